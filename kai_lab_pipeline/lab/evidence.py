@@ -1,0 +1,147 @@
+"""The evidence bundle as typed, tolerant values.
+
+A bundle is a folder of plain ``kubectl -o json`` lists, logs and helm output; `clients.bundle` reads and writes the
+folder, this module gives the parsed content names. Nothing here raises on missing or half-broken content: what could not
+be read is ``None`` (not captured) and the claims that need it are ``not_evaluated``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+K8sObject = Mapping[str, Any]
+"""One Kubernetes object as decoded JSON."""
+
+
+@dataclass(frozen=True)
+class ContainerLog:
+    """The log of one container: the running attempt and, where kept, the one before it."""
+
+    namespace: str
+    pod: str
+    container: str
+    text: str
+    previous: str | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen when one asset was observed. A resource that is not in `resources` was not captured."""
+
+    resources: Mapping[str, tuple[K8sObject, ...]] = field(default_factory=dict)
+    helm: tuple[Mapping[str, Any], ...] | None = None
+    """Rows of ``helm list -A -a -o json``; None when not captured."""
+    dryrun: Mapping[str, K8sObject] = field(default_factory=dict)
+    """What the API server answered to server-side dry-runs, by name (``queue``, ``shared_pod``): the object or a Status."""
+    logs: tuple[ContainerLog, ...] = ()
+    run_id: str | None = None
+    """The run that made this observation, where known."""
+    observed_at: datetime | None = None
+
+    def objects(self, resource: str) -> tuple[K8sObject, ...] | None:
+        """Objects of a plural resource name, or None when that list was not captured."""
+        return self.resources.get(resource)
+
+    def find(self, resource: str, name: str, namespace: str | None = None) -> K8sObject | None:
+        """The object of that name, or None when it is absent or its list was not captured."""
+        for obj in self.resources.get(resource) or ():
+            meta = metadata(obj)
+            if meta.get("name") == name and (namespace is None or meta.get("namespace") == namespace):
+                return obj
+        return None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A whole bundle: one observation per asset, and what bundle.json says about where it comes from."""
+
+    backend: str = "unknown"
+    versions: Mapping[str, str] = field(default_factory=dict)
+    node: str | None = None
+    captured_at: datetime | None = None
+    crossing: str | None = None
+    """How NVML gets into pods on this cluster; None where it does not."""
+    time_scale: float = 1.0
+    """Seconds of this cluster per second of a real one (the rehearsal runs faster): 40 s real = 40 x time_scale here."""
+    observations: Mapping[str, Observation] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What could not be read, as sentences."""
+
+    def of(self, asset: str) -> Observation:
+        """The observation of an asset; an empty one (nothing captured) when the bundle has none."""
+        return self.observations.get(asset, _NOTHING)
+
+
+_NOTHING = Observation()
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` when it is a mapping, else an empty one: evidence may be half-broken."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: Any) -> tuple[Any, ...]:
+    """`value` as a tuple when it is a list or tuple, else an empty one."""
+    return tuple(value) if isinstance(value, list | tuple) else ()
+
+
+def metadata(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(mapping(obj).get("metadata"))
+
+
+def spec(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(mapping(obj).get("spec"))
+
+
+def status(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(mapping(obj).get("status"))
+
+
+def labels(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(metadata(obj).get("labels"))
+
+
+def annotations(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(metadata(obj).get("annotations"))
+
+
+def name_of(obj: K8sObject) -> str:
+    return str(metadata(obj).get("name", ""))
+
+
+def condition(obj: K8sObject, kind: str) -> Mapping[str, Any] | None:
+    """The status condition of that type, or None."""
+    for entry in sequence(status(obj).get("conditions")):
+        if mapping(entry).get("type") == kind:
+            return mapping(entry)
+    return None
+
+
+def condition_true(obj: K8sObject, kind: str) -> bool:
+    found = condition(obj, kind)
+    return found is not None and found.get("status") == "True"
+
+
+def parse_time(value: Any) -> datetime | None:
+    """An RFC 3339 time with offset, or None. Fractions of any length are accepted (events carry microseconds)."""
+    if not isinstance(value, str):
+        return None
+    text = value.strip().replace("Z", "+00:00")
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
+
+
+def events_about(seen: Observation, obj: K8sObject) -> Iterator[K8sObject]:
+    """Events whose involved object has the uid of `obj`: a pod of the same name may have lived before."""
+    uid = metadata(obj).get("uid")
+    if not uid:
+        return
+    for event in seen.objects("events") or ():
+        if mapping(event.get("involvedObject")).get("uid") == uid:
+            yield event
