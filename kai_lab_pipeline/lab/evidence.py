@@ -1,8 +1,8 @@
 """The evidence bundle as typed, tolerant values.
 
 A bundle is a folder of plain ``kubectl -o json`` lists, logs and helm output; `clients.bundle` reads and writes the
-folder, this module gives the parsed content names. Nothing here raises on missing or half-broken content: what could not
-be read is ``None`` (not captured) and the claims that need it are ``not_evaluated``.
+folder, this module gives the parsed content names. Nothing here raises on missing or half-broken content: what could
+not be read is ``None`` (not captured) and the claims that need it are ``not_evaluated``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Observation:
     helm: tuple[Mapping[str, Any], ...] | None = None
     """Rows of ``helm list -A -a -o json``; None when not captured."""
     dryrun: Mapping[str, K8sObject] = field(default_factory=dict)
-    """What the API server answered to server-side dry-runs, by name (``queue``, ``shared_pod``): the object or a Status."""
+    """What the API server answered to server-side dry-runs, by name (``queue``, ``shared_pod``): object or Status."""
     logs: tuple[ContainerLog, ...] = ()
     run_id: str | None = None
     """The run that made this observation, where known."""
@@ -48,7 +48,7 @@ class Observation:
     def find(self, resource: str, name: str, namespace: str | None = None) -> K8sObject | None:
         """The object of that name, or None when it is absent or its list was not captured."""
         for obj in self.resources.get(resource) or ():
-            meta = metadata(obj)
+            meta = metadata_of(obj)
             if meta.get("name") == name and (namespace is None or meta.get("namespace") == namespace):
                 return obj
         return None
@@ -65,7 +65,7 @@ class Evidence:
     crossing: str | None = None
     """How NVML gets into pods on this cluster; None where it does not."""
     time_scale: float = 1.0
-    """Seconds of this cluster per second of a real one (the rehearsal runs faster): 40 s real = 40 x time_scale here."""
+    """Seconds here per second of a real cluster (the rehearsal runs faster): 40 s real = 40 x time_scale here."""
     observations: Mapping[str, Observation] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What could not be read, as sentences."""
@@ -88,33 +88,33 @@ def sequence(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else ()
 
 
-def metadata(obj: K8sObject) -> Mapping[str, Any]:
+def metadata_of(obj: K8sObject) -> Mapping[str, Any]:
     return mapping(mapping(obj).get("metadata"))
 
 
-def spec(obj: K8sObject) -> Mapping[str, Any]:
+def spec_of(obj: K8sObject) -> Mapping[str, Any]:
     return mapping(mapping(obj).get("spec"))
 
 
-def status(obj: K8sObject) -> Mapping[str, Any]:
+def status_of(obj: K8sObject) -> Mapping[str, Any]:
     return mapping(mapping(obj).get("status"))
 
 
-def labels(obj: K8sObject) -> Mapping[str, Any]:
-    return mapping(metadata(obj).get("labels"))
+def labels_of(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(metadata_of(obj).get("labels"))
 
 
-def annotations(obj: K8sObject) -> Mapping[str, Any]:
-    return mapping(metadata(obj).get("annotations"))
+def annotations_of(obj: K8sObject) -> Mapping[str, Any]:
+    return mapping(metadata_of(obj).get("annotations"))
 
 
 def name_of(obj: K8sObject) -> str:
-    return str(metadata(obj).get("name", ""))
+    return str(metadata_of(obj).get("name", ""))
 
 
 def condition(obj: K8sObject, kind: str) -> Mapping[str, Any] | None:
     """The status condition of that type, or None."""
-    for entry in sequence(status(obj).get("conditions")):
+    for entry in sequence(status_of(obj).get("conditions")):
         if mapping(entry).get("type") == kind:
             return mapping(entry)
     return None
@@ -139,7 +139,7 @@ def parse_time(value: Any) -> datetime | None:
 
 def events_about(seen: Observation, obj: K8sObject) -> Iterator[K8sObject]:
     """Events whose involved object has the uid of `obj`: a pod of the same name may have lived before."""
-    uid = metadata(obj).get("uid")
+    uid = metadata_of(obj).get("uid")
     if not uid:
         return
     for event in seen.objects("events") or ():
