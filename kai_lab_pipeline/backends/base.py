@@ -1,0 +1,96 @@
+"""What a backend does for the lab: the cluster, the image, the chart releases, and taking all of it away again.
+
+Everything else (labels, manifests, waiting, evidence) goes through the Kubernetes client and is the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kai_lab_pipeline.clients.kubernetes import Cluster
+from kai_lab_pipeline.settings import BackendName, Chart
+
+Log = Callable[[str], None]
+"""Takes one line for the person who follows the run."""
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """The cluster of a lab as it was made or found."""
+
+    kubeconfig: Path
+    """The lab's own kubeconfig file, mode 0600."""
+    context: str
+    incarnation: str
+    """uid of the kube-system namespace: another value means another cluster, whatever its name."""
+    made: bool
+    """True when this call made it, False when it was there and was adopted."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What a backend did for one step."""
+
+    summary: str
+    changed: bool = True
+    skipped: bool = False
+    """The step makes no sense on this backend; `summary` says why."""
+    attempts: int = 1
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Names and digests worth showing, such as the image digest or the chart digest."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something that is still there after a tear-down, and the command that removes it."""
+
+    what: str
+    command: str
+
+
+class Backend(Protocol):
+    """One way to have a cluster with the lab's releases on it. Methods raise `LabError` only."""
+
+    @property
+    def name(self) -> BackendName: ...
+
+    @property
+    def time_scale(self) -> float:
+        """Seconds here per second of a real cluster; 1.0 on real ones."""
+        ...
+
+    def ensure_cluster(self, log: Log) -> ClusterFacts:
+        """Make the lab's cluster, or adopt it when it is there, healthy and ours."""
+        ...
+
+    def connect(self) -> Cluster:
+        """A client for the lab's cluster; raises LabError when there is none."""
+        ...
+
+    def provide_image(self, log: Log) -> StepFacts:
+        """Make the nvml-mock image present on the nodes."""
+        ...
+
+    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        """Install or upgrade the chart release of a component (``nvml_mock``, ``kai_scheduler``, ...)."""
+        ...
+
+    def releases(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of ``helm list -A -a -o json``."""
+        ...
+
+    def uninstall(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        """Remove a release; a release that is not there is not an error."""
+        ...
+
+    def remove_cluster(self, log: Log) -> StepFacts:
+        """Remove the cluster if this lab made it, verified."""
+        ...
+
+    def cluster_exists(self) -> bool:
+        """Whether the lab's cluster is there now, without making or healing it."""
+        ...

@@ -1,0 +1,390 @@
+"""The Kubernetes API as the lab uses it: plain objects in and out, explicit kubeconfig and context on every connection.
+
+The official client loads the kubeconfig and carries credentials, TLS and connections; paths and bodies are plain JSON,
+so that evidence is what `kubectl -o json` shows and a kind whose CRD is not there yet is a plain 404 instead of a stale
+discovery cache. API errors become `ApiError` with the Status that the server gave, never a header dump.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from kai_lab_pipeline.lab.errors import LabError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+FIELD_MANAGER = "kai-lab"
+"""Field manager of everything the lab applies: managedFields then say what is ours."""
+REQUEST_TIMEOUT_S = 30.0
+KINDS: Mapping[str, tuple[str, str]] = {
+    "nodes": ("v1", "Node"),
+    "namespaces": ("v1", "Namespace"),
+    "pods": ("v1", "Pod"),
+    "events": ("v1", "Event"),
+    "configmaps": ("v1", "ConfigMap"),
+    "services": ("v1", "Service"),
+    "deployments": ("apps/v1", "Deployment"),
+    "daemonsets": ("apps/v1", "DaemonSet"),
+    "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
+    "mutatingwebhookconfigurations": ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
+    "validatingwebhookconfigurations": ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+    "customresourcedefinitions": ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+    "queues": ("scheduling.run.ai/v2", "Queue"),
+    "podgroups": ("scheduling.run.ai/v2alpha2", "PodGroup"),
+    "bindrequests": ("scheduling.run.ai/v1alpha2", "BindRequest"),
+    "configs": ("kai.scheduler/v1", "Config"),
+    "schedulingshards": ("kai.scheduler/v1", "SchedulingShard"),
+}
+"""Plural resource names of the evidence bundle, with their API version and kind."""
+
+
+class ApiError(LabError):
+    """The API server answered with an error Status, or could not be reached (`code` 0)."""
+
+    def __init__(self, what: str, *, code: int, reason: str, message: str, where: str = "", transient: bool = False):
+        self.code = code
+        self.reason = reason
+        self.message = message
+        super().__init__(what, where=where, seen=message, transient=transient)
+
+    def status(self) -> dict[str, Any]:
+        """The error as a Status object, as a dry-run's answer is kept in the evidence."""
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+
+
+class NotFound(ApiError):
+    """404: the object is absent (or its kind: a CRD that is not there, or not yet)."""
+
+
+class Conflict(ApiError):
+    """409: somebody else changed or owns it."""
+
+
+class Forbidden(ApiError):
+    """403: refused by admission (a webhook's denial, a missing RuntimeClass) or by rights."""
+
+
+class Invalid(ApiError):
+    """422: a field's value is not allowed or not changeable."""
+
+
+class Unreachable(ApiError):
+    """No answer from the API server."""
+
+
+_BY_CODE: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
+_WEBHOOK_NOT_SERVING = (
+    "connect: connection refused",
+    "no endpoints available for service",
+    "EOF",
+    "context deadline exceeded",
+)
+
+
+def is_transient(code: int, message: str) -> bool:
+    """Whether an API error is known to pass by itself: a webhook that does not serve yet, or an overloaded server.
+
+    A denial, an unknown certificate or a bad value is not: those fail at once. Source: KAI v0.17.0 and Kubernetes v1.34
+    as measured, where the webhook's window after installation gives exactly these causes.
+    """
+    if code in (0, 429, 503, 504):
+        return True
+    if code == 500 and "failed calling webhook" in message:
+        return any(cause in message for cause in _WEBHOOK_NOT_SERVING)
+    return False
+
+
+class Cluster:
+    """One cluster, through its own kubeconfig file and a named context."""
+
+    def __init__(self, kubeconfig: Path, context: str) -> None:
+        self.kubeconfig = kubeconfig
+        self.context = context
+        self._client: ApiClient | None = None
+
+    def __str__(self) -> str:
+        return f"context {self.context} of {self.kubeconfig}"
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def objects(
+        self, resource: str, *, namespace: str | None = None, label_selector: str = "", field_selector: str = ""
+    ) -> list[dict[str, Any]]:
+        """Objects of a plural resource name; raises NotFound when the cluster does not know the kind."""
+        return self.list_with_version(
+            resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )[0]
+
+    def list_with_version(
+        self, resource: str, *, namespace: str | None = None, label_selector: str = "", field_selector: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Objects and the list's resourceVersion, from which a watch may go on."""
+        body = self._call(
+            "GET",
+            self._path(resource, namespace),
+            query=[("labelSelector", label_selector), ("fieldSelector", field_selector)],
+            what=f"list {resource}",
+        )
+        api_version, kind = KINDS[resource]
+        items = [{"apiVersion": api_version, "kind": kind} | item for item in body.get("items") or []]
+        return items, str(body.get("metadata", {}).get("resourceVersion", ""))
+
+    def get(self, resource: str, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+        """One object; raises NotFound."""
+        return self._call("GET", self._path(resource, namespace, name), what=f"get {resource}/{name}")
+
+    def find(self, resource: str, name: str, *, namespace: str | None = None) -> dict[str, Any] | None:
+        """One object, or None when it (or its kind) is absent."""
+        try:
+            return self.get(resource, name, namespace=namespace)
+        except NotFound:
+            return None
+
+    def version(self) -> str:
+        """The API server's version, such as ``v1.34.0``."""
+        return str(self._call("GET", "/version", what="read the version").get("gitVersion", ""))
+
+    def incarnation(self) -> str:
+        """uid of the kube-system namespace, which changes whenever the cluster is made anew."""
+        return str(self.get("namespaces", "kube-system")["metadata"]["uid"])
+
+    def logs(self, namespace: str, pod: str, container: str, *, previous: bool = False, tail: int | None = None) -> str:
+        """A container's log text; raises ApiError (400 while the container is waiting to start)."""
+        query = [("container", container), ("previous", "true" if previous else ""), ("tailLines", str(tail or ""))]
+        path = f"{self._path('pods', namespace, pod)}/log"
+        response = self._request("GET", path, query=query, what=f"read the log of {namespace}/{pod}")
+        return str(response.data.decode("utf-8", "replace"))
+
+    def watch(
+        self, resource: str, version: str, *, timeout_s: float, namespace: str | None = None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Changes after `version` as (type, object), until `timeout_s` seconds passed or the stream ended.
+
+        Raises ApiError with code 410 when `version` is too old: list again.
+        """
+        import urllib3
+
+        query = [
+            ("watch", "true"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(max(1, int(timeout_s)))),
+            ("allowWatchBookmarks", "true"),
+        ]
+        response = self._request(
+            "GET",
+            self._path(resource, namespace),
+            query=query,
+            what=f"watch {resource}",
+            read_timeout_s=timeout_s + 1.0,
+            stream=True,
+        )
+        buffer = b""
+        try:
+            for chunk in response.stream(amt=None, decode_content=False):
+                buffer += chunk
+                *lines, buffer = buffer.split(b"\n")
+                for line in filter(None, lines):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise _api_error(event["object"], f"watch {resource}", str(self))
+                    yield event["type"], event["object"]
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
+            return  # a broken stream is an ended stream: whoever watches lists again
+        finally:
+            response.release_conn()
+            response.close()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def apply(self, obj: Mapping[str, Any], *, dry_run: bool = False, force: bool = True) -> dict[str, Any]:
+        """Server-side apply of one object under the lab's field manager; returns what the server made of it."""
+        meta = obj["metadata"]
+        query = [
+            ("fieldManager", FIELD_MANAGER),
+            ("force", "true" if force else ""),
+            ("dryRun", "All" if dry_run else ""),
+        ]
+        return self._call(
+            "PATCH",
+            self._path(self._resource(obj), meta.get("namespace"), meta["name"]),
+            query=query,
+            body=dict(obj),
+            content_type="application/apply-patch+yaml",
+            what=f"apply {obj['kind']} {meta['name']}",
+        )
+
+    def create(self, obj: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create one object; raises Conflict when it is there."""
+        meta = obj["metadata"]
+        query = [("fieldManager", FIELD_MANAGER), ("dryRun", "All" if dry_run else "")]
+        return self._call(
+            "POST",
+            self._path(self._resource(obj), meta.get("namespace")),
+            query=query,
+            body=dict(obj),
+            what=f"create {obj['kind']} {meta.get('name', '')}",
+        )
+
+    def patch(
+        self, resource: str, name: str, change: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """JSON merge patch, for labels and annotations: it cannot meet a conflict."""
+        return self._call(
+            "PATCH",
+            self._path(resource, namespace, name),
+            query=[("fieldManager", FIELD_MANAGER)],
+            body=dict(change),
+            content_type="application/merge-patch+json",
+            what=f"patch {resource}/{name}",
+        )
+
+    def delete(self, resource: str, name: str, *, namespace: str | None = None, grace_s: int | None = None) -> bool:
+        """Delete one object; False when it was not there. `grace_s`: seconds a pod gets to end."""
+        query = [("gracePeriodSeconds", "" if grace_s is None else str(grace_s))]
+        try:
+            self._call("DELETE", self._path(resource, namespace, name), query=query, what=f"delete {resource}/{name}")
+        except NotFound:
+            return False
+        return True
+
+    # -- plumbing --------------------------------------------------------------------------------------------------
+
+    def _resource(self, obj: Mapping[str, Any]) -> str:
+        wanted = (obj["apiVersion"], obj["kind"])
+        for resource, kind in KINDS.items():
+            if kind == wanted:
+                return resource
+        raise LabError(f"The lab does not know the kind {wanted[1]} of {wanted[0]}", where="manifests/")
+
+    @staticmethod
+    def _path(resource: str, namespace: str | None = None, name: str | None = None) -> str:
+        api_version = KINDS[resource][0]
+        prefix = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{prefix}{scope}/{resource}" + (f"/{name}" if name else "")
+
+    def _connection(self) -> ApiClient:
+        if self._client is None:
+            # Imported here: half a second that --help and offline judging must not pay.
+            from kubernetes import config
+            from kubernetes.config.config_exception import ConfigException
+
+            try:
+                self._client = config.new_client_from_config(  # type: ignore[no-untyped-call]
+                    config_file=str(self.kubeconfig), context=self.context
+                )
+            except (ConfigException, OSError, ValueError) as error:
+                raise LabError(
+                    "The kubeconfig cannot be used",
+                    where=str(self),
+                    seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                    next_step=f"Check 'kubectl --kubeconfig {self.kubeconfig} config get-contexts'.",
+                ) from error
+        return self._client
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        response = self._request(method, path, query=query, body=body, content_type=content_type, what=what)
+        try:
+            answer = json.loads(response.data)
+        except ValueError as error:
+            text = response.data[:200].decode("utf-8", "replace")
+            raise Unreachable(
+                f"The API server gave no JSON when asked to {what}",
+                code=0,
+                reason="NotJSON",
+                message=text,
+                where=str(self),
+            ) from error
+        return dict(answer)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        read_timeout_s: float = REQUEST_TIMEOUT_S,
+        stream: bool = False,
+    ) -> Any:
+        import urllib3
+
+        client = self._connection()
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        for auth in client.configuration.auth_settings().values():
+            if auth["in"] == "header" and auth["value"]:
+                headers[auth["key"]] = auth["value"]
+        parameters = urlencode([pair for pair in query if pair[1]])
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = client.rest_client.pool_manager.request(
+                method,
+                f"{client.configuration.host}{path}" + (f"?{parameters}" if parameters else ""),
+                headers=headers,
+                body=None if body is None else json.dumps(body).encode(),
+                timeout=urllib3.Timeout(connect=5.0, read=read_timeout_s),
+                retries=False,
+                preload_content=not stream,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(
+                f"The API server did not answer when asked to {what}",
+                code=0,
+                reason=type(error).__name__,
+                message=str(error),
+                where=str(self),
+                transient=True,
+            ) from error
+        if response.status >= 400:
+            text = response.data if not stream else response.read()
+            raise _api_error(_status_of(text, response.status), what, str(self))
+        return response
+
+
+def _status_of(body: bytes, code: int) -> dict[str, Any]:
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return status
+    return {"code": code, "reason": "", "message": text[:1000]}
+
+
+def _api_error(status: Mapping[str, Any], what: str, where: str) -> ApiError:
+    code = int(status.get("code") or 0)
+    message = str(status.get("message", ""))
+    return _BY_CODE.get(code, ApiError)(
+        f"The API server refused to {what} ({code} {status.get('reason', '')})".replace(" )", ")"),
+        code=code,
+        reason=str(status.get("reason", "")),
+        message=message,
+        where=where,
+        transient=is_transient(code, message),
+    )
