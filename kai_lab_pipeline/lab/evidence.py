@@ -7,9 +7,10 @@ not be read is ``None`` (not captured) and the claims that need it are ``not_eva
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 K8sObject = Mapping[str, Any]
@@ -66,6 +67,8 @@ class Evidence:
     """How NVML gets into pods on this cluster; None where it does not."""
     time_scale: float = 1.0
     """Seconds here per second of a real cluster (the rehearsal runs faster): 40 s real = 40 x time_scale here."""
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    """The card this lab shows, where bundle.json says so: gpu_count, gpu_memory_mib, gpu_product."""
     observations: Mapping[str, Observation] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What could not be read, as sentences."""
@@ -112,6 +115,11 @@ def name_of(obj: K8sObject) -> str:
     return str(metadata_of(obj).get("name", ""))
 
 
+def is_deleted(obj: K8sObject) -> bool:
+    """Whether deletion was asked for: the object lingers only until its finalizers or grace period are done."""
+    return metadata_of(obj).get("deletionTimestamp") is not None
+
+
 def condition(obj: K8sObject, kind: str) -> Mapping[str, Any] | None:
     """The status condition of that type, or None."""
     for entry in sequence(status_of(obj).get("conditions")):
@@ -125,16 +133,26 @@ def condition_true(obj: K8sObject, kind: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
+_RFC3339 = re.compile(
+    r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:\.(?P<fraction>[0-9]+))?(?P<offset>[Zz]|[+-][0-9]{2}:[0-9]{2})?\Z"
+)
+
+
 def parse_time(value: Any) -> datetime | None:
-    """An RFC 3339 time with offset, or None. Fractions of any length are accepted (events carry microseconds)."""
+    """An RFC 3339 time, or None; without offset it is taken for UTC. Fractions of any length are accepted."""
     if not isinstance(value, str):
         return None
-    text = value.strip().replace("Z", "+00:00")
+    match = _RFC3339.match(value.strip())
+    if match is None:
+        return None
+    # Before Python 3.11 fromisoformat knows no Z and only fractions of three or six digits.
+    fraction = (match["fraction"] or "")[:6].ljust(6, "0")
+    offset = "+00:00" if match["offset"] in ("Z", "z", None) else match["offset"]
     try:
-        parsed = datetime.fromisoformat(text)
+        return datetime.fromisoformat(f"{match['date']}T{match['time']}.{fraction}{offset}")
     except ValueError:
         return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
 
 
 def events_about(seen: Observation, obj: K8sObject) -> Iterator[K8sObject]:
@@ -145,3 +163,9 @@ def events_about(seen: Observation, obj: K8sObject) -> Iterator[K8sObject]:
     for event in seen.objects("events") or ():
         if mapping(event.get("involvedObject")).get("uid") == uid:
             yield event
+
+
+def event_time(event: K8sObject) -> datetime | None:
+    """When the event was last seen: ``lastTimestamp``, the series, or ``eventTime``, whichever the reporter wrote."""
+    series = mapping(event.get("series")).get("lastObservedTime")
+    return parse_time(series) or parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime"))
