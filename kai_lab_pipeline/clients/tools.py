@@ -1,0 +1,183 @@
+"""What is known about the command line tools: how a command ended, what its words mean, and how to get a tool.
+
+The words are those the tools really print (kind 0.33, Docker 20.10 and 28, helm 3.22 and 4.3, recorded in success and
+failure); each tool's own table stands in its client.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kai_lab_pipeline.lab.errors import LabError
+
+Log = Callable[[str], None]
+"""Takes one line for the person who follows the run."""
+TAIL_LINES = 12
+_SECRETS = (
+    re.compile(r"(?i)(--?(?:password|token|secret|registry-token|kube-token)[= ])\S+"),
+    re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"),
+    re.compile(r"(?i)((?:password|passwd|token|secret|identitytoken|client-key-data)['\"]?\s*[:=]\s*['\"]?)[^\s'\",]+"),
+    re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"),
+    re.compile(r"(://)[^/@\s:]+(?::[^/@\s]*)?(?=@)"),
+)
+
+
+def redact(text: str) -> str:
+    """`text` without passwords, tokens, authorization headers and credentials in addresses."""
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """A command as a person would type it, without secrets."""
+    return redact(shlex.join(arguments))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. The streams are as the tool wrote them, except that colours are taken out."""
+
+    command: tuple[str, ...]
+    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return f"{self.stderr}\n{self.stdout}".strip()
+
+    def last_lines(self, count: int = TAIL_LINES) -> str:
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        return redact("\n".join(lines[-count:]))
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What a tool's words mean: a regular expression, the cause, the remedy, and whether trying again may help."""
+
+    pattern: str
+    cause: str
+    remedy: str
+    transient: bool = False
+    retry: bool = False
+    """Known to pass by itself within seconds: worth repeating the same command."""
+
+    def match(self, text: str) -> re.Match[str] | None:
+        return re.search(self.pattern, text, re.IGNORECASE | re.MULTILINE)
+
+
+class ToolError(LabError):
+    """A tool failed, with its own last words and, where they are known, the cause and the remedy."""
+
+    def __init__(self, outcome: Outcome, what: str, hints: Sequence[Hint] = (), *, next_step: str = "") -> None:
+        self.outcome = outcome
+        self.command = command_line(outcome.command)
+        self.exit_code_of_tool = outcome.exit_code
+        self.tail = outcome.last_lines()
+        self.hint = next((hint for hint in hints if hint.match(outcome.text)), None)
+        found = self.hint.match(outcome.text) if self.hint else None
+        self.cause = _fill(self.hint.cause, found) if self.hint else ""
+        self.remedy = _fill(self.hint.remedy, found) if self.hint else next_step
+        super().__init__(
+            f"{what}: {self.cause}" if self.cause else f"{what} (exit code {outcome.exit_code})",
+            where=self.command,
+            seen=self.tail or f"nothing but exit code {outcome.exit_code}",
+            next_step=self.remedy or "Read the last lines above; the same command can be run by hand.",
+            transient=self.hint.transient if self.hint else False,
+        )
+
+
+class ToolMissing(LabError):
+    """The tool is not installed."""
+
+
+class ToolTimeout(LabError):
+    """The tool did not end within its deadline and was ended, with everything it had started."""
+
+
+def _fill(text: str, found: re.Match[str] | None) -> str:
+    """`text` with {name} replaced by the named groups that matched."""
+    for name, value in (found.groupdict() if found else {}).items():
+        text = text.replace(f"{{{name}}}", redact(value or "?"))
+    return text
+
+
+class Runner(Protocol):
+    """Runs a command to its end; what `Toolbox.run` does, and what tests replay."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        deadline_s: float,
+        log: Log | None = None,
+        stdin: bytes | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+    ) -> Outcome: ...
+
+
+INSTALL: Mapping[str, str] = {
+    "docker": "Install Docker Engine (https://docs.docker.com/engine/install/) and start its daemon.",
+    "kind": "Install kind 0.20 or newer: 'go install sigs.k8s.io/kind@latest', 'brew install kind', "
+    "or a binary from https://kind.sigs.k8s.io/docs/user/quick-start/.",
+    "helm": "Install helm 3 or 4: 'brew install helm', or https://helm.sh/docs/intro/install/.",
+    "kubectl": "Install kubectl 1.31 or newer: https://kubernetes.io/docs/tasks/tools/.",
+    "git": "Install git with your package manager, or name a checkout in image.nvml_mock.checkout.",
+    "go": "Install Go: https://go.dev/doc/install.",
+}
+"""How to get each tool."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One executable with the table of what its words mean."""
+
+    runner: Runner
+    name: str
+    hints: Sequence[Hint]
+    env: Mapping[str, str | None] | None = None
+
+    def call(
+        self,
+        *arguments: str,
+        what: str,
+        deadline_s: float = 60.0,
+        log: Log | None = None,
+        stdin: bytes | None = None,
+        cwd: Path | None = None,
+        hints: Sequence[Hint] = (),
+    ) -> Outcome:
+        """Run it; raises ToolError unless it exits 0. `what` says what could not be done, `hints` go before its own."""
+        outcome = self.attempt(*arguments, deadline_s=deadline_s, log=log, stdin=stdin, cwd=cwd)
+        if outcome.exit_code != 0:
+            raise ToolError(outcome, what, (*hints, *self.hints))
+        return outcome
+
+    def attempt(
+        self,
+        *arguments: str,
+        deadline_s: float = 60.0,
+        log: Log | None = None,
+        stdin: bytes | None = None,
+        cwd: Path | None = None,
+    ) -> Outcome:
+        """Run it and return how it ended, whatever the exit code."""
+        command = [self.name, *arguments]
+        return self.runner(command, deadline_s=deadline_s, log=log, stdin=stdin, env=self.env, cwd=cwd)
+
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+def version_in(text: str) -> tuple[int, int, int] | None:
+    """The first version in a tool's output as numbers; a missing patch is 0."""
+    found = _VERSION.search(text)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
