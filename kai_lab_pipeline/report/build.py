@@ -216,7 +216,9 @@ def _steps(evidence: Evidence, context: ReportContext) -> Iterable[Step]:
     known = [*ASSETS, *sorted({*evidence.observations, *context.durations, *context.runs} - set(ASSETS))]
     for asset in known:
         seen = evidence.observations.get(asset)
-        run = context.runs.get(asset) or AssetRun(seen.run_id if seen else None, seen.observed_at if seen else None)
+        run = context.runs.get(asset) or (
+            AssetRun(seen.run_id, seen.observed_at or evidence.captured_at) if seen else AssetRun()
+        )
         run_id = one_line(run.run_id, NAME_LIMIT) if run.run_id else None
         if seen is None and run_id is None and asset not in context.durations:
             continue

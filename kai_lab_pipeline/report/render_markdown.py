@@ -115,7 +115,7 @@ def _proof(report: Report) -> Iterator[str]:
         if check.excerpt:
             yield from ("Evidence:", "", markdown_block(check.excerpt), "")
         else:
-            yield from ("Evidence: nothing captured.", "")
+            yield from ("The evidence holds no line on this.", "")
         if check.commands:
             yield from ("By hand:", "", markdown_block(check.commands, "sh"), "")
 
