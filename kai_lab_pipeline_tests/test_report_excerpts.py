@@ -62,7 +62,12 @@ def test_the_newest_accounting_line_of_the_queue_is_shown_without_colours_cpu_an
     old = line.format(time="2026-11-30T01:10:00Z", queue="default-queue", gpu="1")
     new = line.format(time="2026-11-30T01:10:02Z", queue="default-queue", gpu="1.51")
     other = line.format(time="2026-11-30T01:10:03Z", queue="default", gpu="7")
-    for logs in ((_log(old + new + other),), (_log(new + other), _log(old)), (_log(new, previous=old),)):
+    for logs in (
+        (_log(old + new + other),),
+        (_log(new + other), _log(old)),
+        (_log(old), _log(new)),
+        (_log(new, previous=old),),
+    ):
         shown = excerpt("shared_gpu_pod.fraction_accounted", _seen("shared_gpu_pod", logs=logs))
         expected = "Resource division result for queue <default-queue>: GPU: requested: <1.51>"
         assert shown == (f"2026-11-30T01:10:02Z {expected}",)

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -213,6 +215,11 @@ def test_html_opens_what_needs_a_look_and_folds_the_rest() -> None:
     page = _Page(render_html(report({FRACTION: Verdict.BROKEN, MUTATES: Verdict.NOT_EVALUATED})))
     claims = [details for details in page.of("details") if (details["class"] or "").startswith("claim")]
     assert [index + 1 for index, details in enumerate(claims) if "open" in details] == [4, 6]
+
+
+def test_a_command_line_that_makes_no_page_does_not_load_the_template_engine() -> None:
+    code = "import sys, kai_lab_pipeline.report; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_html_shows_evidence_commands_and_links() -> None:
