@@ -115,6 +115,13 @@ class RehearsalSection(_Section):
     time_scale: float = Field(default=0.01, gt=0, le=1)
     """Seconds of the rehearsal per second of a real cluster."""
     idle_stop_s: float = Field(default=1800, ge=10)
+    """The server stops by itself when nothing asked it anything for this long, seconds."""
+    patience_s: float = Field(default=8, gt=0)
+    """Least wait of an asset on the rehearsal, seconds: scaled deadlines are shorter than a busy machine's pauses."""
+    scenario: str | None = None
+    """A named fault to rehearse; see `kai-lab scenarios`."""
+    faults: dict[str, Scalar] = {}
+    """Faults to rehearse by name, besides the scenario's."""
 
 
 class KindSection(_Section):
@@ -183,6 +190,13 @@ class Settings(_Section):
     def dagster_home(self) -> Path:
         return self.root / ".dagster_home"
 
+    def deadline_s(self, asset: str) -> float:
+        """How long an asset waits for what it expects, in seconds of this backend."""
+        real = float(getattr(self.deadlines, asset, self.deadlines.default))
+        if self.lab.backend != "rehearsal":
+            return real
+        return max(real * self.rehearsal.time_scale, self.rehearsal.patience_s)
+
     def project_file(self, name: str) -> Path:
         """A file named in the settings: relative names are below the project's folder."""
         return (self.root / name).resolve()
@@ -222,6 +236,8 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "KAI_LAB_MIRRORS": ("mirrors",),
     "KAI_LAB_CA_FILE": ("ca_file",),
     "KAI_LAB_CROSSING": ("boundary", "crossing"),
+    "KAI_LAB_SCENARIO": ("rehearsal", "scenario"),
+    "KAI_LAB_PATIENCE_S": ("rehearsal", "patience_s"),
     "KAI_LAB_TIME_SCALE": ("rehearsal", "time_scale"),
     "KAI_LAB_NODE_IMAGE": ("kind", "node_image"),
     "KAI_LAB_KIND_CONFIG": ("kind", "config"),

@@ -63,6 +63,10 @@ class Backend(Protocol):
         """Seconds here per second of a real cluster; 1.0 on real ones."""
         ...
 
+    def kubeconfig_hint(self) -> Path:
+        """Where the lab's own kubeconfig is, or will be, for commands that a person copies."""
+        ...
+
     def ensure_cluster(self, log: Log) -> ClusterFacts:
         """Make the lab's cluster, or adopt it when it is there, healthy and ours."""
         ...

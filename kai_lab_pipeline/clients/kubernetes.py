@@ -219,7 +219,7 @@ class Cluster:
         ]
         return self._call(
             "PATCH",
-            self._path(self._resource(obj), meta.get("namespace"), meta["name"]),
+            self._path(self.resource_of(obj), meta.get("namespace"), meta["name"]),
             query=query,
             body=dict(obj),
             content_type="application/apply-patch+yaml",
@@ -232,7 +232,7 @@ class Cluster:
         query = [("fieldManager", FIELD_MANAGER), ("dryRun", "All" if dry_run else "")]
         return self._call(
             "POST",
-            self._path(self._resource(obj), meta.get("namespace")),
+            self._path(self.resource_of(obj), meta.get("namespace")),
             query=query,
             body=dict(obj),
             what=f"create {obj['kind']} {meta.get('name', '')}",
@@ -262,7 +262,9 @@ class Cluster:
 
     # -- plumbing --------------------------------------------------------------------------------------------------
 
-    def _resource(self, obj: Mapping[str, Any]) -> str:
+    @staticmethod
+    def resource_of(obj: Mapping[str, Any]) -> str:
+        """The plural resource name of an object's kind. Raises LabError for a kind the lab does not use."""
         wanted = (obj["apiVersion"], obj["kind"])
         for resource, kind in KINDS.items():
             if kind == wanted:

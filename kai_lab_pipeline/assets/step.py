@@ -1,0 +1,156 @@
+"""What every asset of the lab does around its own step: hold the lab, look upstream, wait, keep evidence, tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from kai_lab_pipeline.assets.group import Group, digest
+from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.spec import CHECKS
+from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.settle import Settled
+
+TABLE = dg.TableSchema(
+    columns=[dg.TableColumn(name) for name in ("check", "verdict", "expected", "observed", "message")]
+)
+
+
+class LabResource(dg.ConfigurableResource[Any]):
+    """Opens the lab of a run. It has no state of its own: what a run needs is read from the project and the cluster."""
+
+    project: str
+
+    def settings(self) -> Settings:
+        from pathlib import Path
+
+        from kai_lab_pipeline.settings import load_settings
+
+        return load_settings(Path(self.project))
+
+
+@dataclass
+class Step:
+    """One asset's step in one run."""
+
+    lab: Lab
+    asset: str
+    group: Group
+    context: dg.AssetExecutionContext
+    started: float = field(default_factory=time.monotonic)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        return self.lab.settings
+
+    def log(self, text: str) -> None:
+        self.context.log.info(text)
+
+    def tell(self, facts: StepFacts) -> StepFacts:
+        """Show what a backend did, in the run's log and in the asset's metadata."""
+        self.log(facts.summary)
+        self.metadata["step"] = facts.summary
+        self.metadata["changed"] = facts.changed
+        if facts.attempts > 1:
+            self.metadata["attempts"] = facts.attempts
+        self.metadata.update(facts.facts)
+        return facts
+
+    def seen(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
+        """Wait for what the asset's checks expect, keep what was seen, good or bad, and materialise with it."""
+        settled = self.lab.look(self.asset)
+        self._say(settled)
+        self.metadata["waited_s"] = round(settled.waited_s, 2)
+        self.metadata["checks"] = results_table(settled.results)
+        self.metadata["evidence"] = dg.MetadataValue.path(str(self.lab.bundle_dir / self.asset))
+        return self.done(version_of=version_of)
+
+    def done(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
+        """Materialise; `version_of` is what downstream depends on, hashed into the data version."""
+        self.metadata["backend"] = self.lab.backend.name
+        self.metadata["seconds"] = round(time.monotonic() - self.started, 2)
+        return dg.MaterializeResult(metadata=self.metadata, data_version=dg.DataVersion(digest(version_of)))
+
+    def _say(self, settled: Settled) -> None:
+        for result in settled.mismatches:
+            self.context.log.warning(
+                f"{result.check} is {result.verdict} after {settled.waited_s:.1f} s: "
+                f"expected {result.finding.expected}; observed {result.finding.observed}. {result.finding.message}"
+            )
+
+
+def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
+    """The lab that a run works on: the pinned one, or the candidate of the run's partition."""
+    return Lab(resource.settings(), context.run.run_id, lambda text: context.log.info(text))
+
+
+@contextmanager
+def lab_step(context: dg.AssetExecutionContext, resource: LabResource, group: Group, asset: str) -> Iterator[Step]:
+    """Hold the lab, check live what the asset is built on, do the step; on failure keep what was seen until then."""
+    try:
+        lab = lab_of(context, resource, group)
+        lab.hold(f"materialising {asset} in run {context.run.run_id[:8]}")
+    except LabError as error:
+        raise failure(error) from None
+    step = Step(lab, asset, group, context)
+    try:
+        lab.require_upstream(asset, gates_only=group.gates)
+        yield step
+    except LabError as error:
+        evidence = _keep_what_is_there(lab, asset)
+        lab.record_step(asset, seconds=time.monotonic() - step.started, error=error.text())
+        raise failure(error, {**step.metadata, **evidence, "backend": lab.backend.name}) from None
+    else:
+        lab.record_step(asset, seconds=time.monotonic() - step.started)
+
+
+def _keep_what_is_there(lab: Lab, asset: str) -> dict[str, Any]:
+    """Evidence of a step that failed; gathering it never hides the first error."""
+    if asset not in CHECKS:
+        return {}
+    with suppress(LabError), lab.observer() as observer:
+        folder = lab.keep(asset, observer.observe(asset))
+        return {"evidence": dg.MetadataValue.path(str(folder))}
+    return {}
+
+
+def failure(error: LabError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
+    """A LabError as Dagster shows it: the sentence first, no stack trace, no second attempt."""
+    return dg.Failure(
+        description=error.text(),
+        metadata={**(metadata or {}), "exit_code": error.exit_code, "transient": error.transient},
+        allow_retries=False,
+    )
+
+
+def results_table(results: Sequence[CheckResult]) -> dg.TableMetadataValue:
+    """Check results as a table with expected and observed side by side."""
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "check": result.check,
+                    "verdict": str(result.verdict),
+                    "expected": result.finding.expected,
+                    "observed": result.finding.observed,
+                    "message": result.finding.message,
+                }
+            )
+            for result in results
+        ],
+        schema=TABLE,
+    )
+
+
+def passes(result: CheckResult) -> bool:
+    """Whether a verdict counts as passed in the UI: held, or honestly not reachable on this backend."""
+    return result.verdict in (Verdict.HELD, Verdict.NOT_REACHABLE)

@@ -1,0 +1,62 @@
+"""What the lab takes from elsewhere: charts and a manifest, at the versions pinned in lab.toml."""
+
+from typing import Any
+
+import dagster as dg
+
+from kai_lab_pipeline.assets.apply import read_manifest
+from kai_lab_pipeline.assets.group import digest
+from kai_lab_pipeline.settings import Settings
+
+
+def upstream_assets(settings: Settings, group_name: str) -> list[dg.AssetsDefinition]:
+    """charts/kai_scheduler, charts/nvml_mock, charts/kai_resource_isolator and manifests/device_plugin."""
+    charts = [_chart(component, settings, group_name) for component in settings.charts.by_component()]
+    return [*charts, _device_plugin(settings, group_name)]
+
+
+def _chart(component: str, settings: Settings, group_name: str) -> dg.AssetsDefinition:
+    chart = settings.charts.by_component()[component]
+
+    @dg.asset(
+        name=component,
+        key_prefix=["charts"],
+        group_name=group_name,
+        kinds={"helm"},
+        code_version=digest(chart.chart, chart.version),
+        description=(
+            f"The chart of {component} at the version that lab.toml pins. Its data version is that version, so that "
+            f"moving the pin turns the release unsynced and names the reason."
+        ),
+    )
+    def pinned_chart() -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult(
+            metadata={"chart": chart.chart, "version": chart.version}, data_version=dg.DataVersion(chart.version)
+        )
+
+    return pinned_chart
+
+
+def _device_plugin(settings: Settings, group_name: str) -> dg.AssetsDefinition:
+    manifest = settings.manifests.device_plugin
+    text = read_manifest(settings, "device_plugin")
+
+    @dg.asset(
+        name="device_plugin",
+        key_prefix=["manifests"],
+        group_name=group_name,
+        kinds={"yaml"},
+        code_version=digest(manifest.version, text),
+        description=(
+            "The device plugin's manifest. Upstream moves it; here it is pinned. Its data version is the plugin's "
+            "version with a digest of the file."
+        ),
+    )
+    def pinned_manifest() -> dg.MaterializeResult[Any]:
+        found = f"{manifest.version}-{digest(text)}"
+        return dg.MaterializeResult(
+            metadata={"file": manifest.file, "source": manifest.source, "version": manifest.version},
+            data_version=dg.DataVersion(found),
+        )
+
+    return pinned_manifest

@@ -1,0 +1,144 @@
+"""The embedded rehearsal: simulated components behind a Kubernetes HTTP API of our own process. No Docker, seconds.
+
+It is a model. Everything it gives is marked ``rehearsal``, and nothing of it passes for a real result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
+from kai_lab_pipeline.clients.kubernetes import Cluster
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.rehearsal import helm, process
+from kai_lab_pipeline.settings import BackendName, Chart, Settings
+
+
+class RehearsalBackend:
+    """Implements `backends.base.Backend` on the rehearsal's own API server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.lab_dir / "rehearsal"
+
+    @property
+    def name(self) -> BackendName:
+        return "rehearsal"
+
+    @property
+    def time_scale(self) -> float:
+        return self._settings.rehearsal.time_scale
+
+    def kubeconfig_hint(self) -> Path:
+        return self._folder / "kubeconfig"
+
+    def _options(self) -> dict[str, Any]:
+        profile = self._settings.profile
+        return {
+            "name": self._settings.lab.name,
+            "time_scale": self.time_scale,
+            "crossing": self._settings.boundary.crossing,
+            "faults": self._faults(),
+            "profile": {
+                "name": profile.name,
+                "gpu_count": profile.gpu_count,
+                "gpu_memory_mib": profile.gpu_memory_mib,
+                "gpu_product": profile.gpu_product,
+            },
+        }
+
+    def _faults(self) -> dict[str, Any]:
+        return dict(self._settings.rehearsal.faults)
+
+    def ensure_cluster(self, log: Log) -> ClusterFacts:
+        handle = process.ensure(
+            self._folder,
+            name=self._settings.lab.name,
+            options=self._options(),
+            idle_stop_s=self._settings.rehearsal.idle_stop_s,
+        )
+        cluster = self.connect()
+        incarnation = cluster.incarnation()
+        log(f"{'started' if handle.started else 'found'} the rehearsal's API server at {handle.url}, pid {handle.pid}")
+        return ClusterFacts(
+            kubeconfig=handle.kubeconfig,
+            context=cluster.context,
+            incarnation=incarnation,
+            made=handle.started,
+            note="simulated components behind an API server of our own; not a real cluster",
+        )
+
+    def connect(self) -> Cluster:
+        handle = self._handle()
+        return Cluster(handle.kubeconfig, f"kai-lab-rehearsal-{self._settings.lab.name}")
+
+    def _handle(self) -> process.ServerHandle:
+        handle = process.find(self._folder)
+        if handle is not None:
+            return handle
+        if not self.cluster_exists():
+            raise LabError(
+                "The lab has no cluster",
+                where=str(self._folder),
+                next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run'.",
+            )
+        # The server stopped (idle, killed, rebooted) and left its state: it goes on where it was.
+        return process.ensure(
+            self._folder,
+            name=self._settings.lab.name,
+            options=self._options(),
+            idle_stop_s=self._settings.rehearsal.idle_stop_s,
+        )
+
+    def provide_image(self, log: Log) -> StepFacts:
+        handle = self._handle()
+        image = self._settings.image.nvml_mock.name
+        node = f"{self._settings.lab.name}-control-plane"
+        changed = helm.provide_image(handle.url, handle.token, node, image)
+        return StepFacts(f"image {image} is named on node {node}; nothing was built", changed=bool(changed))
+
+    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        handle = self._handle()
+        row = helm.install_or_upgrade(
+            handle.url,
+            handle.token,
+            release=chart.release,
+            namespace=chart.namespace,
+            chart=chart.chart,
+            version=chart.version,
+            values=dict(chart.values),
+            time_scale=self.time_scale,
+            wait_s=120.0,
+        )
+        log(f"helm: {row['name']} {row['status']}, {row['chart']}, revision {row['revision']}")
+        return StepFacts(f"{row['chart']} {row['status']}, revision {row['revision']}", facts={"chart": row["chart"]})
+
+    def releases(self) -> Sequence[Mapping[str, Any]]:
+        handle = self._handle()
+        return list(helm.list_releases(handle.url, handle.token))
+
+    def uninstall(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        handle = self._handle()
+        if not any(row["name"] == chart.release and row["namespace"] == chart.namespace for row in self.releases()):
+            return StepFacts(f"release {chart.release} is not there", changed=False)
+        kept = helm.uninstall(handle.url, handle.token, release=chart.release, namespace=chart.namespace)
+        return StepFacts(f"release {chart.release} uninstalled", facts={"kept": ", ".join(kept)} if kept else {})
+
+    def remove_cluster(self, log: Log) -> StepFacts:
+        if not self.cluster_exists():
+            return StepFacts("there is no cluster", changed=False)
+        process.stop(self._folder, forget=True)
+        if process.find(self._folder) is not None:
+            raise LabError("The rehearsal's server is still running after it was stopped", where=str(self._folder))
+        return StepFacts("the rehearsal's server is stopped and its state is gone")
+
+    def cluster_exists(self) -> bool:
+        return (self._folder / "server.json").exists() or (self._folder / "rehearsal.db").exists()
+
+    def server_facts(self) -> dict[str, str]:
+        """Where the server listens and with which pid, for `kai-lab status`; empty when it does not run."""
+        handle = process.find(self._folder)
+        return {} if handle is None else {"url": handle.url, "pid": json.dumps(handle.pid)}

@@ -1,0 +1,1 @@
+"""What the commands of `kai-lab` do; `cli.py` only says how they are called."""

@@ -1,0 +1,51 @@
+"""The eight claims as a table in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kai_lab_pipeline.lab.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLE = {
+    Verdict.HELD: "green",
+    Verdict.BROKEN: "bold red",
+    Verdict.NOT_REACHABLE: "cyan",
+    Verdict.NOT_EVALUATED: "yellow",
+}
+
+
+def print_claims(console: Console, judgement: Judgement) -> None:
+    """Print claims with their verdicts, then every check that did not hold with both sides of the comparison."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    marked = " (SIMULATED: nothing here was shown on a real cluster)" if judgement.backend == "rehearsal" else ""
+    table = Table(title=f"The lab's claims on backend {judgement.backend}{marked}", title_justify="left")
+    table.add_column("#", justify="right")
+    table.add_column("claim")
+    table.add_column("verdict")
+    table.add_column("checks held", justify="right")
+    for claim in judgement.claims:
+        good = sum(check.verdict is Verdict.HELD for check in claim.checks)
+        style = _STYLE[claim.verdict]
+        table.add_row(
+            str(claim.id), escape(claim.statement), f"[{style}]{claim.verdict}[/]", f"{good}/{len(claim.checks)}"
+        )
+    console.print(table)
+    for check in judgement.checks:
+        if check.verdict is Verdict.HELD:
+            continue
+        style = _STYLE[check.verdict]
+        finding = check.finding
+        console.print(f"[{style}]{check.verdict}[/] {check.name}: {escape(finding.message)}")
+        if check.verdict is not Verdict.NOT_REACHABLE:
+            console.print(f"    expected {escape(finding.expected)}")
+            console.print(f"    observed {escape(finding.observed)}")
+        if check.excused is not None:
+            console.print(f"    excused until {check.excused.until}: {escape(check.excused.reason)}")
+    counts = judgement.counts()
+    said = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items() if count)
+    console.print(f"Claims: {said}. Boundary: [bold]{judgement.boundary}[/].")

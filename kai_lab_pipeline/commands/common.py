@@ -1,0 +1,76 @@
+"""What commands share: settings into the environment, consoles, and the end of a command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.settings import PROJECT_VARIABLE, Settings, SettingsError, find_project, load_settings
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+    from rich.console import Console
+
+OK, BROKEN, WRONG_USE, INFRASTRUCTURE = 0, 1, 2, 3
+
+
+def settings_with(options: Mapping[str, str | None]) -> Settings:
+    """Settings with options of the command line on top.
+
+    Options become the KAI_LAB_* variables they stand for, so that every process of the run sees the same lab.
+    """
+    for variable, value in options.items():
+        if value is not None:
+            os.environ[variable] = value
+    root = find_project()
+    os.environ[PROJECT_VARIABLE] = str(root)
+    return load_settings(root)
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def say_error(error: LabError | SettingsError) -> int:
+    """Print an error as a person reads it; returns the exit code."""
+    from rich.markup import escape
+
+    text = error.text() if isinstance(error, LabError) else str(error)
+    first, _, rest = text.partition("\n")
+    out = console(stderr=True)
+    out.print(f"[bold red]{escape(first)}[/]" + (f"\n{escape(rest)}" if rest else ""), soft_wrap=True)
+    return error.exit_code if isinstance(error, LabError) else WRONG_USE
+
+
+def dagster_instance(settings: Settings) -> DagsterInstance:
+    """The project's durable Dagster instance; its home is made and configured when it is not there."""
+    prepare_dagster_home(settings)
+    import dagster as dg
+
+    return dg.DagsterInstance.get()
+
+
+def prepare_dagster_home(settings: Settings) -> Path:
+    """DAGSTER_HOME inside the project, with the project's dagster.yaml; set for this process and its children."""
+    home = settings.dagster_home
+    try:
+        home.mkdir(exist_ok=True)
+        wanted = (settings.root / "dagster.yaml").read_text(encoding="utf-8")
+        there = home / "dagster.yaml"
+        if not there.exists() or there.read_text(encoding="utf-8") != wanted:
+            there.write_text(wanted, encoding="utf-8")
+    except OSError as error:
+        raise LabError(
+            "Dagster's home cannot be prepared",
+            where=str(home),
+            seen=error.strerror or str(error),
+            next_step="Make the project's folder writable, or free some space.",
+        ) from error
+    os.environ["DAGSTER_HOME"] = str(home.resolve())
+    os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
+    return home

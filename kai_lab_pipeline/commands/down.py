@@ -1,0 +1,74 @@
+"""`kai-lab down`: take away what was made, and verify that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, settings_with
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline.workbench.teardown import Torn, tear_down
+
+
+def down_command(*, everything: bool) -> int:
+    """Tear down this lab, or with `everything` each lab of the project and its state folder; returns the exit code."""
+    settings = settings_with({})
+    labs = _all_labs(settings) if everything else [settings]
+    if not everything:
+        LabState.of(settings).check_backend()
+    out, code = console(), OK
+    for lab_settings in labs:
+        state = LabState.of(lab_settings)
+        if state.recorded() is None and not everything:
+            out.print(f"Lab {state.name}: nothing was made, nothing is left.")
+            continue
+        try:
+            torn = _down(lab_settings, forget=everything)
+        except LabError as error:
+            from kai_lab_pipeline.commands.common import say_error
+
+            code = max(code, say_error(error))
+            continue
+        for line in torn.done:
+            out.print(f"  {line}", markup=False)
+        for leftover in torn.leftovers:
+            out.print(f"  left: {leftover.what}; remove it with: {leftover.command}", markup=False)
+        said = "nothing is left" if not torn.leftovers else f"{len(torn.leftovers)} things are left"
+        out.print(f"Lab {state.name}: {said}.")
+        if torn.leftovers:
+            code = INFRASTRUCTURE
+    return code
+
+
+def _down(settings: Settings, *, forget: bool) -> Torn:
+    lab = Lab(settings, f"down-{uuid.uuid4().hex[:8]}", lambda _: None)
+    lab.hold("tearing the lab down")
+    try:
+        torn = tear_down(lab)
+    finally:
+        lab.release()
+    if forget and not torn.leftovers:
+        shutil.rmtree(lab.state.folder)
+    return torn
+
+
+def _all_labs(settings: Settings) -> list[Settings]:
+    """Settings for each lab that has a state folder here, whatever its name and backend."""
+    found = []
+    for record in sorted(settings.state_root.glob("*/lab.json")):
+        data = _read(record)
+        section = settings.lab.model_copy(update={"name": record.parent.name, "backend": data.get("backend")})
+        found.append(settings.model_copy(update={"lab": section}))
+    return found
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise LabError("A lab's record cannot be read", where=str(path), seen=str(error)) from error

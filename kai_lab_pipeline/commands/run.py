@@ -1,0 +1,164 @@
+"""`kai-lab run`: materialise assets, follow them in the terminal, judge what was seen, leave a report."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kai_lab_pipeline.commands.claims_table import print_claims
+from kai_lab_pipeline.commands.common import (
+    BROKEN,
+    INFRASTRUCTURE,
+    OK,
+    console,
+    dagster_instance,
+    settings_with,
+)
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
+from kai_lab_pipeline.lab.verdict import Judgement
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.lab import Lab, descendants
+from kai_lab_pipeline.workbench.reporting import Reported, report_lab
+from kai_lab_pipeline.workbench.state import LabState, WriteLock
+
+INVOCATION_TAG = "kai_lab/invocation"
+
+
+def run_command(
+    *, backend: str | None, scenario: str | None, select: Sequence[str], as_json: bool, report_dir: Path | None
+) -> int:
+    """Run the lab or some of its assets; returns the exit code. Raises LabError, SettingsError."""
+    settings = settings_with({"KAI_LAB_BACKEND": backend, "KAI_LAB_SCENARIO": scenario})
+    assets = selected_assets(select)
+    state = LabState.of(settings).open()
+    holder = WriteLock(state.folder).holder()
+    if holder is not None:
+        raise _busy(holder, state)
+    if report_dir is not None:
+        _writable(report_dir)
+    out = console(stderr=as_json)
+    run_id, success, step_error = _execute(settings, assets, out)
+    lab = Lab(settings, run_id, lambda _: None)
+    try:
+        judgement, reported = _judged(lab, assets, partial=bool(select))
+    finally:
+        lab.release()
+    if report_dir is not None and reported is not None:
+        _copy_report(reported, report_dir)
+    if as_json:
+        print(json.dumps(judgement.to_json(), indent=1))
+    else:
+        print_claims(out, judgement)
+    _tell_report(out, lab, reported, report_dir)
+    return _exit_code(judgement, success=success, step_error=step_error)
+
+
+def selected_assets(select: Sequence[str]) -> list[str]:
+    """Assets named on the command line; ``NAME+`` adds all its descendants, none selects the whole lab."""
+    if not select:
+        return list(ASSETS)
+    chosen: set[str] = set()
+    for name in select:
+        asset = name.removesuffix("+")
+        if asset not in ASSETS:
+            raise WrongUse(
+                f"No asset of the lab is named {asset!r}",
+                next_step=f"Choose from: {', '.join(ASSETS)}; NAME+ adds descendants.",
+            )
+        chosen.add(asset)
+        if name.endswith("+"):
+            chosen.update(descendants(asset))
+    return [asset for asset in ASSETS if asset in chosen]
+
+
+def build_lab_job() -> Any:
+    """The job `build_lab`, for Dagster to build again in each process of a run."""
+    from kai_lab_pipeline.definitions import defs
+
+    return defs.resolve_job_def("build_lab")
+
+
+def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, bool, LabError | None]:
+    import dagster as dg
+
+    from kai_lab_pipeline.commands.follow import Follower
+    from kai_lab_pipeline.lab.spec import UPSTREAM
+
+    invocation = uuid.uuid4().hex
+    pinned = {name for asset in assets for name in UPSTREAM[asset] if "/" in name}
+    keys = [dg.AssetKey(name.split("/")) for name in [*sorted(pinned), *assets]]
+    whole = len(assets) == len(ASSETS)
+    with dagster_instance(settings) as instance:
+        follower = Follower(instance, {INVOCATION_TAG: invocation}, out, expected=len(assets))
+        with follower:
+            result = dg.execute_job(
+                dg.reconstructable(build_lab_job),
+                instance=instance,
+                asset_selection=None if whole else keys,
+                tags={INVOCATION_TAG: invocation, "kai_lab/lab": settings.lab.name},
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+                raise_on_error=False,
+            )
+            run_id, success = result.run_id, result.success
+        return run_id, success, follower.first_error
+
+
+def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Reported | None]:
+    """Judge the assets of this run; a run that ended before its report gets one from the evidence there is."""
+    only = [f"{asset}.{check.name}" for asset in assets for check in CHECKS.get(asset, ())]
+    reported = None
+    if not partial or "boundary_report" in assets:
+        reported = report_lab(lab)
+    evidence = reported.evidence if reported is not None else lab.newest_evidence()
+    return lab.judge(lab.of_this_run(evidence, assets), only=only), reported
+
+
+def _exit_code(judgement: Judgement, *, success: bool, step_error: LabError | None) -> int:
+    code = judgement.exit_code()
+    if code == BROKEN:
+        return BROKEN
+    if step_error is not None:
+        return step_error.exit_code
+    if not success:
+        return INFRASTRUCTURE
+    return code if judgement.claims else OK
+
+
+def _busy(holder: dict[str, Any], state: LabState) -> WrongUse:
+    return WrongUse(
+        "Another writer is at work on this lab",
+        where=str(state.folder),
+        seen=f"{holder.get('purpose')} since {holder.get('since')}, pid {holder.get('pid')}",
+        next_step="Wait until it has ended (kai-lab status shows it), or use another lab with KAI_LAB_NAME.",
+    )
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise WrongUse(
+            "The report folder cannot be written", where=str(folder), seen=error.strerror or str(error)
+        ) from error
+
+
+def _copy_report(reported: Reported, folder: Path) -> None:
+    import shutil
+
+    for file in (reported.files.markdown, reported.files.html, reported.files.json, reported.files.junit):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _tell_report(out: Any, lab: Lab, reported: Reported | None, report_dir: Path | None) -> None:
+    if reported is None:
+        return
+    folder = report_dir or lab.state.latest_report
+    out.print(f"Report: {folder / 'report.html'} (also report.md, report.json, junit.xml)", style="bold")
+    out.print(f"Evidence: {lab.bundle_dir}")

@@ -1,0 +1,40 @@
+"""Wiring only: which assets, checks, jobs and sensors Dagster loads."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kai_lab_pipeline.assets import lab_assets
+from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.assets.step import LabResource
+from kai_lab_pipeline.assets.upstream import upstream_assets
+from kai_lab_pipeline.automation.jobs import lab_jobs
+from kai_lab_pipeline.automation.sensors import report_of_a_red_run
+from kai_lab_pipeline.checks import lab_checks
+from kai_lab_pipeline.settings import Settings, load_settings
+
+
+def build_definitions(settings: Settings) -> dg.Definitions:
+    """The project's definitions for these settings; nothing is started, read from a cluster or fetched."""
+    lab = Group("lab", settings)
+    resource = LabResource(project=str(settings.root))
+    return dg.Definitions(
+        assets=[*upstream_assets(settings, "lab"), *lab_assets(lab)],
+        asset_checks=lab_checks(lab),
+        jobs=lab_jobs(settings.lab.name),
+        sensors=[report_of_a_red_run],
+        executor=_executor(settings),
+        resources={"lab": resource},
+    )
+
+
+def _executor(settings: Settings) -> dg.ExecutorDefinition:
+    # A process per step costs more than a whole step of the rehearsal; real steps take minutes and overlap.
+    if settings.lab.backend == "rehearsal":
+        return dg.in_process_executor
+    return dg.multiprocess_executor.configured(
+        {"start_method": {"forkserver": {"preload_modules": ["kai_lab_pipeline.definitions"]}}}
+    )
+
+
+defs = build_definitions(load_settings())

@@ -1,0 +1,245 @@
+"""One lab with all that a step needs: settings, backend, state folder, lock, evidence, and the judge."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from kai_lab_pipeline.backends import make_backend
+from kai_lab_pipeline.backends.base import Backend, Log
+from kai_lab_pipeline.clients import bundle
+from kai_lab_pipeline.lab import judge as judging
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.evidence import Evidence, Observation
+from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM, Expectations
+from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.observe import Observer
+from kai_lab_pipeline.workbench.settle import Settled, settle
+from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
+
+_LOCKS: dict[Path, WriteLock] = {}
+"""Locks this process holds: a run keeps its lab until the process ends or `Lab.release` is called."""
+
+
+@dataclass
+class Lab:
+    """A lab at work for one run."""
+
+    settings: Settings
+    run_id: str
+    log: Log
+    backend: Backend = field(init=False)
+    state: LabState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backend = make_backend(self.settings)
+        self.state = LabState.of(self.settings)
+
+    # -- the state folder ------------------------------------------------------------------------------------------
+
+    def hold(self, purpose: str) -> None:
+        """Become this lab's one writer. Raises WrongUse when another run is at work on it."""
+        self.state.open()
+        self._lock().acquire(self.run_id, purpose)
+
+    def release(self) -> None:
+        self._lock().release()
+
+    def _lock(self) -> WriteLock:
+        return _LOCKS.setdefault(self.state.folder, WriteLock(self.state.folder))
+
+    @property
+    def bundle_dir(self) -> Path:
+        return self.state.bundle_dir(self.run_id)
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    @property
+    def expectations(self) -> Expectations:
+        return self.settings.expectations()
+
+    def evidence_of(self, observations: Mapping[str, Observation], captured_at: datetime | None = None) -> Evidence:
+        """Observations as evidence of this lab, marked with the backend that gave them."""
+        nodes = [name for seen in observations.values() for name in _node_names(seen)]
+        return Evidence(
+            backend=self.backend.name,
+            versions=self.settings.version_set(),
+            node=nodes[0] if nodes else None,
+            captured_at=captured_at or now(),
+            crossing=self.settings.boundary.crossing,
+            time_scale=self.backend.time_scale,
+            observations=observations,
+        )
+
+    def judge_asset(self, asset: str, observation: Observation) -> tuple[CheckResult, ...]:
+        evidence = self.evidence_of({asset: observation}, observation.observed_at)
+        results = judging.judge_asset(evidence, self.expectations, asset)
+        return tuple(self._excused(result) for result in results)
+
+    def _excused(self, result: CheckResult) -> CheckResult:
+        excuse = self.excuses.get(result.name)
+        if excuse is None or result.verdict is not Verdict.BROKEN or date.fromisoformat(excuse.until) < now().date():
+            return result
+        return replace(result, excused=excuse)
+
+    @property
+    def excuses(self) -> Mapping[str, Excuse]:
+        return self.settings.excuses_on(self.settings.version_set())
+
+    def judge(self, evidence: Evidence, *, only: Iterable[str] | None = None) -> Judgement:
+        """Judge evidence of this lab; `only` restricts to these ``asset.check`` names and the claims they make up."""
+        return judging.judge(
+            evidence,
+            self.expectations,
+            only=None if only is None else frozenset(only),
+            excuses=self.excuses,
+            today=now().date(),
+        )
+
+    # -- evidence --------------------------------------------------------------------------------------------------
+
+    def observer(self) -> Observer:
+        return Observer(self.settings, self.backend, self.backend.connect(), self.run_id)
+
+    def look(self, asset: str, *, deadline_s: float | None = None, only: frozenset[str] | None = None) -> Settled:
+        """Observe an asset until its checks hold or the deadline (seconds) is over, and keep what was seen."""
+        with self.observer() as observer:
+            settled = settle(
+                observer,
+                asset,
+                lambda observation: self.judge_asset(asset, observation),
+                deadline_s=self.settings.deadline_s(asset) if deadline_s is None else deadline_s,
+                log=self.log,
+                only=only,
+            )
+        self.keep(asset, settled.observation)
+        return settled
+
+    def keep(self, asset: str, observation: Observation) -> Path:
+        """Write an observation into this run's bundle; returns the asset's folder."""
+        self.bundle_dir.mkdir(parents=True, exist_ok=True)
+        bundle.write_observation(self.bundle_dir, asset, observation)
+        evidence = self.evidence_of({asset: observation}, observation.observed_at)
+        bundle.write_bundle_json(
+            self.bundle_dir,
+            backend=evidence.backend,
+            versions=evidence.versions,
+            node=evidence.node,
+            captured_at=evidence.captured_at,
+            crossing=evidence.crossing,
+            time_scale=evidence.time_scale,
+            profile=self.settings.profile.model_dump(),
+        )
+        return self.bundle_dir / asset
+
+    def seen_in_this_run(self, asset: str) -> Observation | None:
+        """What this very run saw of an asset, or None when it did not look yet."""
+        if not (self.bundle_dir / asset).is_dir():
+            return None
+        return bundle.read_bundle(self.bundle_dir).observations.get(asset)
+
+    def newest_evidence(self) -> Evidence:
+        """Each asset's newest observation over all runs of this lab, as one evidence; empty when there is none."""
+        newest: dict[str, tuple[str, Path]] = {}
+        for path in self.state.evidence.glob("*/*/observed.json"):
+            seen_at, asset = _observed_at(path), path.parent.name
+            if asset in UPSTREAM and seen_at > newest.get(asset, ("", path))[0]:
+                newest[asset] = (seen_at, path.parent.parent)
+        bundles = {folder: bundle.read_bundle(folder) for _, folder in newest.values()}
+        observations = {asset: bundles[folder].of(asset) for asset, (_, folder) in newest.items() if asset in UPSTREAM}
+        latest = max((seen.observed_at for seen in observations.values() if seen.observed_at), default=now())
+        return self.evidence_of(observations, latest)
+
+    def of_this_run(self, evidence: Evidence, assets: Iterable[str]) -> Evidence:
+        """`evidence` without what other runs saw of these assets: a run that could not look must not pass by memory."""
+        stale = {name for name in assets if evidence.of(name).run_id != self.run_id}
+        kept = {name: seen for name, seen in evidence.observations.items() if name not in stale}
+        return replace(evidence, observations=kept)
+
+    # -- gates -----------------------------------------------------------------------------------------------------
+
+    def require_upstream(self, asset: str, *, gates_only: Iterable[str] | None = None) -> None:
+        """Stop with the reason when something this asset is built on is not there (any more), read live.
+
+        Assets that this run itself has just built and judged are not looked at again. Raises LabError.
+        """
+        needed = [name for name in ancestors(asset) if any(check.gate for check in CHECKS.get(name, ()))]
+        needed = [name for name in needed if not (self.bundle_dir / name).is_dir()]
+        if not needed:
+            return
+        patience_s = min(self.settings.deadline_s(asset), 20.0 * self.backend.time_scale + 2.0)
+        until = time.monotonic() + patience_s
+        with self.observer() as observer:
+            while True:
+                seen = observer.observe_for_gates(needed)
+                evidence = self.evidence_of(dict.fromkeys(needed, seen))
+                red = [result for name in needed for result in self._red_gates(evidence, name, gates_only)]
+                if not red:
+                    return
+                if time.monotonic() >= until or not any(result.finding.transient for result in red):
+                    break
+                time.sleep(max(0.1, self.backend.time_scale))
+        first = red[0]
+        raise LabError(
+            f"{asset} is built on {first.asset}, and that is not in order: {first.check} is {first.verdict}",
+            where=f"live cluster of lab {self.state.name!r} (backend {self.backend.name})",
+            seen=f"expected {first.finding.expected}; observed {first.finding.observed}. {first.finding.message}",
+            next_step=f"Materialise {first.asset} again (kai-lab run --select '{first.asset}+'), then this asset.",
+        )
+
+    def _red_gates(self, evidence: Evidence, asset: str, gates_only: Iterable[str] | None) -> list[CheckResult]:
+        gates = {check.name for check in CHECKS[asset] if check.gate}
+        if gates_only is not None:
+            gates &= {name.partition(".")[2] for name in gates_only if name.startswith(f"{asset}.")}
+        results = judging.judge_asset(evidence, self.expectations, asset)
+        return [result for result in results if result.check in gates and result.verdict is Verdict.BROKEN]
+
+    # -- step records ----------------------------------------------------------------------------------------------
+
+    def record_step(self, asset: str, *, seconds: float, error: str | None = None) -> None:
+        """Note how long an asset's step took in this run (seconds), and how it failed if it did."""
+        folder = self.state.steps / self.run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"asset": asset, "seconds": round(seconds, 3), "error": error, "at": now_text(), "run_id": self.run_id}
+        write_atomic(folder / f"{asset}.json", json.dumps(record))
+
+    def steps(self) -> dict[str, dict[str, Any]]:
+        """The step records of this run, by asset."""
+        records: dict[str, dict[str, Any]] = {}
+        for path in sorted((self.state.steps / self.run_id).glob("*.json")):
+            records[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        return records
+
+
+def ancestors(asset: str) -> list[str]:
+    """Assets of the lab that `asset` is built on, nearest last, in the order of the lab's steps."""
+    found: set[str] = set()
+    todo = [asset]
+    while todo:
+        for name in UPSTREAM.get(todo.pop(), ()):
+            if name in UPSTREAM and name not in found:
+                found.add(name)
+                todo.append(name)
+    return [name for name in UPSTREAM if name in found]
+
+
+def descendants(asset: str) -> list[str]:
+    """Assets of the lab that are built on `asset`, in the order of the lab's steps."""
+    return [name for name in UPSTREAM if asset in ancestors(name)]
+
+
+def _observed_at(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8")).get("observed_at") or "")
+    except (OSError, ValueError):
+        return ""  # half-written by a killed run: an older observation counts
+
+
+def _node_names(seen: Observation) -> list[str]:
+    return [str(node["metadata"]["name"]) for node in seen.resources.get("nodes", ())]

@@ -1,0 +1,247 @@
+"""Looking at the live cluster: one observation per asset, as plain as `kubectl -o json` would print it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from kai_lab_pipeline.backends.base import Backend
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Conflict, NotFound
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.state import now
+
+_ALWAYS = (
+    "nodes",
+    "pods",
+    "events",
+    "deployments",
+    "daemonsets",
+    "runtimeclasses",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+)
+_WITH_KAI = (*_ALWAYS, "configmaps", "configs", "schedulingshards", "queues", "podgroups", "bindrequests")
+RESOURCES: Mapping[str, tuple[str, ...]] = {
+    "cluster": _ALWAYS,
+    "nvml_mock_release": _ALWAYS,
+    "device_plugin": _ALWAYS,
+    "labelled_node": _ALWAYS,
+    "kai_release": _WITH_KAI,
+    "queues": _WITH_KAI,
+    "nvidia_runtime_class": _WITH_KAI,
+    "isolator_release": _WITH_KAI,
+    "whole_gpu_pod": _WITH_KAI,
+    "shared_gpu_pod": _WITH_KAI,
+    "reservation_boundary": _WITH_KAI,
+}
+"""Lists captured when an asset is observed. Secrets never."""
+WATCHED: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("nodes",),
+    "nvml_mock_release": ("nodes", "daemonsets"),
+    "device_plugin": ("nodes", "pods"),
+    "labelled_node": ("nodes",),
+    "kai_release": ("deployments", "validatingwebhookconfigurations", "pods"),
+    "queues": ("queues",),
+    "nvidia_runtime_class": ("runtimeclasses",),
+    "isolator_release": ("pods", "mutatingwebhookconfigurations"),
+    "whole_gpu_pod": ("pods",),
+    "shared_gpu_pod": ("pods", "events", "bindrequests", "configmaps"),
+    "reservation_boundary": ("pods", "events"),
+}
+"""What changes while an asset is waited for."""
+
+LOG_LINES = 4000
+"""Newest lines kept of a log; the isolator's webhook is kept whole, its first line is evidence."""
+
+
+@dataclass(frozen=True)
+class _LogSource:
+    namespace: str
+    app: str = ""
+    """Only pods with this app (or name) label; empty takes all of the namespace."""
+    whole: bool = False
+    previous: bool = False
+
+
+_KAI_LOGS = _LogSource("kai-scheduler")
+_SCHEDULER_LOG = _LogSource("kai-scheduler", app="kai-scheduler-default")
+_BINDER_LOG = _LogSource("kai-scheduler", app="binder")
+_ISOLATOR_LOGS = _LogSource("kai-resource-isolator", whole=True)
+_RESERVATION_LOGS = _LogSource("kai-resource-reservation", previous=True)
+_LOGS: Mapping[str, tuple[_LogSource, ...]] = {
+    "device_plugin": (_LogSource("kube-system", app="nvidia-device-plugin-mock"),),
+    "kai_release": (_KAI_LOGS,),
+    "isolator_release": (_ISOLATOR_LOGS,),
+    "whole_gpu_pod": (_SCHEDULER_LOG, _BINDER_LOG),
+    "shared_gpu_pod": (_SCHEDULER_LOG, _BINDER_LOG, _ISOLATOR_LOGS, _RESERVATION_LOGS),
+    "reservation_boundary": (_SCHEDULER_LOG, _BINDER_LOG, _RESERVATION_LOGS),
+}
+
+
+class Observer:
+    """Captures observations of one lab's live cluster."""
+
+    def __init__(self, settings: Settings, backend: Backend, cluster: Cluster, run_id: str) -> None:
+        self.settings = settings
+        self.backend = backend
+        self.cluster = cluster
+        self.run_id = run_id
+        self._canary_made = False
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the canary pod, if one was made; an error here never hides the first one."""
+        if self._canary_made:
+            with suppress(ApiError):
+                self._remove_canary()
+
+    def observe(self, asset: str) -> Observation:
+        """Everything the checks of `asset` may need, seen now. Raises LabError when the API server is gone."""
+        if asset == "kai_release":
+            self._send_canary()
+        resources = {resource: self._list(resource) for resource in RESOURCES[asset]}
+        return Observation(
+            resources={name: objects for name, objects in resources.items() if objects is not None},
+            helm=tuple(self.backend.releases()),
+            dryrun=self._dry_runs(asset),
+            logs=tuple(self._logs(asset, resources.get("pods") or ())),
+            run_id=self.run_id,
+            observed_at=now(),
+        )
+
+    def observe_for_gates(self, assets: Iterable[str]) -> Observation:
+        """One observation that serves the gates of several assets: lists and dry-runs, no logs and no canary."""
+        wanted = [asset for asset in assets if asset in RESOURCES]
+        names = dict.fromkeys(resource for asset in wanted for resource in RESOURCES[asset])
+        lists = {name: self._list(name) for name in names}
+        answers: dict[str, Mapping[str, Any]] = {}
+        for asset in wanted:
+            answers |= self._dry_runs(asset)
+        return Observation(
+            resources={name: objects for name, objects in lists.items() if objects is not None},
+            helm=tuple(self.backend.releases()),
+            dryrun=answers,
+            run_id=self.run_id,
+            observed_at=now(),
+        )
+
+    def _list(self, resource: str) -> tuple[Mapping[str, Any], ...] | None:
+        namespace = "default" if resource == "configmaps" else None
+        try:
+            return tuple(self.cluster.objects(resource, namespace=namespace))
+        except NotFound:
+            return None  # the kind is not installed: the list was not captured, and the checks say so
+
+    def _send_canary(self) -> None:
+        """Make the canary pod once; while KAI's admission does not serve yet it is refused, and the next look tries."""
+        if self._canary_made:
+            return
+        pod = load_manifest(self.settings, "manifests/canary-pod.yaml")[0]
+        try:
+            # A canary that is there already was bound by an earlier scheduler: it would prove nothing.
+            if self.cluster.find("pods", pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]) is not None:
+                self._remove_canary()
+            self.cluster.create(pod)
+            self._canary_made = True
+        except Conflict:
+            pass
+        except ApiError as error:
+            if error.code == 0:
+                raise
+
+    def _remove_canary(self) -> None:
+        meta = load_manifest(self.settings, "manifests/canary-pod.yaml")[0]["metadata"]
+        self.cluster.delete("pods", meta["name"], namespace=meta["namespace"], grace_s=0)
+
+    def _dry_runs(self, asset: str) -> dict[str, Mapping[str, Any]]:
+        answers: dict[str, Mapping[str, Any]] = {}
+        if asset in ("kai_release", "queues"):
+            answers["queue"] = self._dry_run(self._lab_queue())
+        if asset == "isolator_release":
+            answers["shared_pod"] = self._dry_run(probe_pod(self.settings))
+        return answers
+
+    def _lab_queue(self) -> dict[str, Any]:
+        queues = load_manifest(self.settings, "manifests/queues.yaml")
+        return next(queue for queue in queues if queue["metadata"]["name"] == "default-queue")
+
+    def _dry_run(self, obj: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self.cluster.apply(obj, dry_run=True)
+        except ApiError as error:
+            if error.code == 0:
+                raise
+            return error.status()
+
+    def _logs(self, asset: str, pods: tuple[Mapping[str, Any], ...]) -> Iterator[ContainerLog]:
+        for source in _LOGS.get(asset, ()):
+            for pod in pods:
+                meta = pod["metadata"]
+                labels = meta.get("labels") or {}
+                named = source.app in (labels.get("app"), labels.get("name"), labels.get("app.kubernetes.io/name"))
+                if meta.get("namespace") != source.namespace or (source.app and not named):
+                    continue
+                for container in pod["spec"].get("containers") or ():
+                    log = self._log(meta["namespace"], meta["name"], container["name"], source)
+                    if log is not None:
+                        yield log
+
+    def _log(self, namespace: str, pod: str, container: str, source: _LogSource) -> ContainerLog | None:
+        tail = None if source.whole else LOG_LINES
+        try:
+            text = self.cluster.logs(namespace, pod, container, tail=tail)
+        except ApiError as error:
+            if error.code == 0:
+                raise
+            return None  # waiting to start, or already gone: there is no log to keep
+        previous = None
+        if source.previous:
+            try:
+                previous = self.cluster.logs(namespace, pod, container, tail=tail, previous=True)
+            except ApiError:
+                previous = None  # there was no earlier attempt
+        return ContainerLog(namespace, pod, container, text, previous)
+
+
+def load_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
+    """The objects of a manifest file of the project. Raises LabError that names file and line when it is not YAML."""
+    path = settings.project_file(name)
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise LabError("A manifest cannot be read", where=str(path), seen=str(error.strerror)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ManifestError("A manifest is not YAML", where=str(path), seen=str(error)) from error
+    objects = [document for document in documents if document is not None]
+    for index, document in enumerate(objects):
+        complete = isinstance(document, dict) and document.get("kind") and document.get("apiVersion")
+        if not complete or not (document.get("metadata") or {}).get("name"):
+            raise ManifestError(
+                "A manifest holds something that is no Kubernetes object",
+                where=f"{path}, document {index + 1}",
+                seen=str(document)[:200],
+                next_step="Every document needs apiVersion, kind and metadata.name.",
+            )
+    if not objects:
+        raise ManifestError("A manifest is empty", where=str(path))
+    return objects
+
+
+class ManifestError(LabError):
+    """A manifest file that cannot be used: wrong use, nothing was touched."""
+
+    exit_code = 2
+
+
+def probe_pod(settings: Settings) -> dict[str, Any]:
+    """The shared pod under a name of its own, for the dry-run that shows whether the isolator's webhook mutates."""
+    pod = load_manifest(settings, "manifests/shared-gpu-pod.yaml")[0]
+    return pod | {"metadata": pod["metadata"] | {"name": "kai-lab-injection-probe"}}

@@ -1,0 +1,60 @@
+"""Making a lab's report from the evidence there is, whether its run ended green or red."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kai_lab_pipeline.lab.evidence import Evidence
+from kai_lab_pipeline.lab.verdict import Judgement
+from kai_lab_pipeline.report import AssetRun, ClusterAccess, ReportContext, ReportFiles, build_report, write_report
+from kai_lab_pipeline.report.model import Report
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.state import now
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A written report, with what it was made from."""
+
+    report: Report
+    files: ReportFiles
+    judgement: Judgement
+    evidence: Evidence
+
+
+def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
+    """Judge each asset's newest evidence and write the report of this run, and the copy `report/` of the newest one.
+
+    `notes` are sentences for the top, such as which step ended the run. Raises LabError when the folder cannot be
+    written.
+    """
+    evidence = lab.newest_evidence()
+    judgement = lab.judge(evidence)
+    steps = lab.steps()
+    failed = [f"The step {name} of this run failed: {step['error']}" for name, step in steps.items() if step["error"]]
+    runs = {asset: AssetRun(seen.run_id, seen.observed_at) for asset, seen in evidence.observations.items()}
+    context = ReportContext(
+        generated_at=now(),
+        lab=lab.state.name,
+        runs=runs,
+        durations={name: float(step["seconds"]) for name, step in steps.items()},
+        notes=(*notes, *failed),
+        access=ClusterAccess(kubeconfig=str(lab.backend.kubeconfig_hint())),
+        evidence_folder=f"../../evidence/{lab.run_id}",
+    )
+    report = build_report(judgement, evidence, context)
+    files = write_report(report, lab.state.reports / lab.run_id)
+    _publish(lab)
+    return Reported(report, files, judgement, evidence)
+
+
+def _publish(lab: Lab) -> None:
+    """Copy this run's report to the folder that always holds the newest one."""
+    newest = lab.state.latest_report
+    newest.mkdir(parents=True, exist_ok=True)
+    for file in (lab.state.reports / lab.run_id).iterdir():
+        temporary = newest / f".{file.name}"
+        shutil.copyfile(file, temporary)
+        temporary.replace(newest / file.name)

@@ -1,0 +1,205 @@
+"""The state folder of one lab: which backend it has, who writes to it, and where evidence and reports lie.
+
+A lab is one folder with one backend, fixed when it is made, so that a simulated green never survives a switch.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.settings import Settings
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LabState:
+    """Paths of a lab's state folder; nothing is made until `open` is called."""
+
+    name: str
+    backend: str
+    folder: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> LabState:
+        return cls(settings.lab.name, settings.lab.backend, settings.lab_dir)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def evidence(self) -> Path:
+        """One evidence bundle per run, by run id."""
+        return self.folder / "evidence"
+
+    @property
+    def reports(self) -> Path:
+        """One report folder per run, by run id."""
+        return self.folder / "reports"
+
+    @property
+    def steps(self) -> Path:
+        """One folder of step records per run, by run id."""
+        return self.folder / "steps"
+
+    @property
+    def latest_report(self) -> Path:
+        return self.folder / "report"
+
+    def bundle_dir(self, run_id: str) -> Path:
+        return self.evidence / run_id
+
+    def recorded(self) -> dict[str, Any] | None:
+        """What lab.json says, or None when the lab was never made."""
+        try:
+            found = json.loads((self.folder / "lab.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise LabError(
+                "The lab's own record cannot be read",
+                where=str(self.folder / "lab.json"),
+                seen=str(error),
+                next_step="Run 'kai-lab down --all' to begin anew.",
+            ) from error
+        return dict(found) if isinstance(found, dict) else {}
+
+    def check_backend(self) -> None:
+        """Refuse a lab that was made with another backend. Raises WrongUse."""
+        found = self.recorded()
+        if found is not None and found.get("backend") != self.backend:
+            raise WrongUse(
+                f"The lab {self.name!r} was made with backend {found.get('backend')!r}; "
+                f"another backend ({self.backend!r}) needs another lab",
+                where=str(self.folder),
+                next_step="Set KAI_LAB_NAME to a new name, or remove this lab first with 'kai-lab down --all'.",
+            )
+
+    def open(self) -> LabState:
+        """Make the folder, or check that it is this backend's. Raises WrongUse, LabError."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.check_backend()
+            if self.recorded() is None:
+                record = {"format": FORMAT, "name": self.name, "backend": self.backend, "made_at": now_text()}
+                write_atomic(self.folder / "lab.json", json.dumps(record, indent=1))
+            probe = self.folder / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise WrongUse(
+                "The lab's state folder cannot be written",
+                where=str(self.folder),
+                seen=error.strerror or str(error),
+                next_step="Make it writable, free some space, or set KAI_LAB_STATE_DIR to another folder.",
+            ) from error
+        return self
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def now_text() -> str:
+    return now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: a reader never meets half of it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class WriteLock:
+    """One writer per lab: an flock that a crash frees, shared by the steps of one run and refused to any other.
+
+    The file names the owner, so that whoever is refused reads who holds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "write.lock"
+        self._guard = folder / "write.lock.guard"
+        self._held: int | None = None
+        self._owner = ""
+
+    def acquire(self, owner: str, purpose: str) -> None:
+        """Hold the lab for `owner` (a run id) until `release` or the end of this process. Raises WrongUse."""
+        with open(self._guard, "a", encoding="utf-8") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if self._held is not None and self._owner != owner:
+                self.release()
+            if self._held is not None:
+                return
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._take(descriptor, owner, purpose)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._held, self._owner = descriptor, owner
+
+    def _take(self, descriptor: int, owner: str, purpose: str) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            holder = self._read(descriptor)
+            if holder.get("owner") != owner:
+                raise _refused(holder, self._path) from None
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return
+        os.ftruncate(descriptor, 0)
+        record = {"owner": owner, "purpose": purpose, "pid": os.getpid(), "since": now_text()}
+        os.pwrite(descriptor, json.dumps(record).encode(), 0)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    @staticmethod
+    def _read(descriptor: int) -> dict[str, Any]:
+        try:
+            found = json.loads(os.pread(descriptor, 4096, 0))
+        except ValueError:
+            return {}
+        return dict(found) if isinstance(found, dict) else {}
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who holds the lab now (owner, purpose, pid, since), or None when it is free or held by this object."""
+        if self._held is not None or not self._path.exists():
+            return None
+        with open(self._path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return self._read(file.fileno())
+        return None
+
+    def release(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held, self._owner = None, ""
+
+
+def _refused(holder: dict[str, Any], path: Path) -> WrongUse:
+    return WrongUse(
+        "Another writer is at work on this lab",
+        where=str(path),
+        seen=f"{holder.get('purpose', 'a run')} since {holder.get('since', '?')}, pid {holder.get('pid', '?')}",
+        next_step="Wait until it has ended (kai-lab status shows it), or use another lab with KAI_LAB_NAME.",
+    )
