@@ -1,0 +1,104 @@
+"""A lab's state folder: one backend, one writer, and a crash that frees it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from kai_lab_pipeline.lab.errors import WrongUse
+from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.workbench.state import LabState, WriteLock, write_atomic
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    shutil.copy(PROJECT / "lab.toml", tmp_path)
+    return load_settings(tmp_path, environ={})
+
+
+def test_a_lab_keeps_the_backend_it_was_made_with(settings: Settings) -> None:
+    LabState.of(settings).open()
+    other = settings.model_copy(update={"lab": settings.lab.model_copy(update={"backend": "kind"})})
+    with pytest.raises(WrongUse, match="made with backend 'rehearsal'; another backend"):
+        LabState.of(other).open()
+    assert LabState.of(settings).open().recorded() is not None
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_the_reason(settings: Settings) -> None:
+    settings.state_root.parent.mkdir(parents=True, exist_ok=True)
+    settings.state_root.write_text("a file where the folder should be")
+    with pytest.raises(WrongUse, match="state folder cannot be written"):
+        LabState.of(settings).open()
+
+
+def _hold(folder: Path, owner: str, pipe: Connection) -> None:
+    try:
+        WriteLock(folder).acquire(owner, f"test {owner}")
+        pipe.send("held")
+    except WrongUse as error:
+        pipe.send(error.text())
+    pipe.recv()  # until told, or killed
+
+
+def _other_process(folder: Path, owner: str) -> tuple[multiprocessing.process.BaseProcess, Connection, str]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(folder, owner, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    assert ours.poll(30), "the other process did not answer"
+    return process, ours, ours.recv()
+
+
+def test_another_run_is_refused_with_who_holds_the_lab_and_a_crash_frees_it(tmp_path: Path) -> None:
+    process, pipe, said = _other_process(tmp_path, "run-a")
+    try:
+        assert said == "held"
+        lock = WriteLock(tmp_path)
+        with pytest.raises(WrongUse, match=f"test run-a since .*, pid {process.pid}"):
+            lock.acquire("run-b", "mine")
+        holder = lock.holder()
+        assert holder is not None
+        assert holder["owner"] == "run-a"
+        lock.acquire("run-a", "another step of the same run")
+        lock.release()
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join(10)
+        lock.acquire("run-b", "mine")
+        assert lock.holder() is None
+        lock.release()
+    finally:
+        pipe.close()
+        process.kill()
+        process.join(10)
+
+
+def test_a_step_of_one_run_keeps_other_runs_out_while_another_step_of_it_ends(tmp_path: Path) -> None:
+    first, second = WriteLock(tmp_path), WriteLock(tmp_path)
+    first.acquire("run-a", "step 1")
+    second.acquire("run-a", "step 2")
+    first.release()
+    with pytest.raises(WrongUse):
+        WriteLock(tmp_path).acquire("run-b", "another")
+    second.release()
+    third = WriteLock(tmp_path)
+    third.acquire("run-b", "another")
+    third.release()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "record.json"
+    write_atomic(target, json.dumps({"a": 1}))
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(target, "\ud800")
+    assert json.loads(target.read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
