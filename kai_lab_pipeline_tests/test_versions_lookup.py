@@ -1,0 +1,196 @@
+"""``kai-lab versions`` against the rehearsal's registry: three different answers, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kai_lab_pipeline.clients.discovery import look_up, look_up_git_tags
+from kai_lab_pipeline.clients.oci import OciClient
+from kai_lab_pipeline.lab.errors import WrongUse
+from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY
+from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.versions_cli import discover, versions_command
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_docker_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+@pytest.fixture
+def registry() -> RehearsalRegistry:
+    return lab_registry()
+
+
+@pytest.fixture
+def url(registry: RehearsalRegistry) -> Iterator[str]:
+    with serve(registry) as address:
+        yield address
+
+
+def settings_for(url: str, **overrides: Any) -> Settings:
+    paths = {tuple(key.split("__")): value for key, value in overrides.items()}
+    return load_settings(ROOT, environ={"KAI_LAB_MIRRORS": json.dumps(mirrors(url))}, overrides=paths)
+
+
+def printed(settings: Settings, width: int = 200) -> tuple[int, str]:
+    out = io.StringIO()
+    code = versions_command(settings, False, Console(file=out, width=width))
+    return code, out.getvalue()
+
+
+def test_the_public_json_shape(url: str) -> None:
+    answer = discover(settings_for(url))
+    assert list(answer) == ["components"]
+    assert list(answer["components"]) == ["nvml_mock", "kai_scheduler", "kai_resource_isolator"]
+    kai = answer["components"]["kai_scheduler"]
+    assert set(kai) == {"pinned", "status", "error", "newer", "excluded", "unknown"}
+    assert (kai["pinned"], kai["status"], kai["error"]) == ("v0.17.0", "ok", None)
+    assert kai["newer"] == ["v0.18.3"]
+    assert kai["unknown"] == ["v0.18.3-hotfix"]
+    excluded = {entry["tag"]: entry["reason"] for entry in kai["excluded"]}
+    assert set(excluded) == {"0.0.0-d5bc503", "v0.18.3-fips", "v0.18.4-rc1", "v0.20.1", "sha256-" + "5a" * 32 + ".sig"}
+    assert excluded["v0.20.1"].startswith("retracted")
+    assert answer["components"]["nvml_mock"]["newer"] == ["0.4.0"]
+    isolator = answer["components"]["kai_resource_isolator"]
+    assert (isolator["newer"], isolator["unknown"]) == ([], [])
+    assert {entry["tag"] for entry in isolator["excluded"]} == {"latest", "v1.0.0", "v1.1.0"}
+
+
+def test_nothing_new_new_but_excluded_and_could_not_look_are_three_answers(
+    registry: RehearsalRegistry, url: str
+) -> None:
+    registry.faults["nvidia/k8s-test-infra/chart/nvml-mock"] = Fault("server_error")
+    found = look_up(settings_for(url))
+    assert found["kai_resource_isolator"].sentence == "nothing new"
+    assert "could not look" in found["nvml_mock"].sentence
+    assert "new: v0.18.3; new but excluded: " in found["kai_scheduler"].sentence
+    assert "v0.20.1 (retracted" in found["kai_scheduler"].sentence
+    assert "not understood: v0.18.3-hotfix" in found["kai_scheduler"].sentence
+    code, text = printed(settings_for(url))
+    assert code == 3
+    assert "nothing new" in text
+    assert "could not look" in text
+    assert "HTTP 500" in text
+
+
+def test_all_well_is_exit_code_0(url: str) -> None:
+    code, text = printed(settings_for(url))
+    assert code == 0
+    assert "v0.18.3" in text
+    assert "retracted" in text
+
+
+def test_the_registry_is_down(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(lab_registry()) as url:
+        pass
+    assert versions_command(settings_for(url), True) == 3
+    answer = json.loads(capsys.readouterr().out)
+    for component in answer["components"].values():
+        assert component["status"] == "lookup_failed"
+        assert "no connection" in component["error"]
+        assert component["newer"] == []
+
+
+def test_an_empty_registry_is_nothing_new_and_says_that_the_pin_is_gone(registry: RehearsalRegistry, url: str) -> None:
+    registry.faults["*"] = Fault("empty")
+    code, text = printed(settings_for(url))
+    assert code == 0
+    assert text.count("nothing new") == 3
+    assert "the pinned v0.17.0 is not at" in text
+    assert "not there any more" in look_up(settings_for(url))["kai_scheduler"].sentence
+
+
+def test_a_pinned_older_version_makes_the_pinned_one_of_today_new(url: str) -> None:
+    found = look_up(settings_for(url, charts__kai_scheduler__version="v0.16.8"))
+    assert found["kai_scheduler"].newer == ("v0.17.0", "v0.18.3")
+
+
+def test_a_local_chart_has_no_registry(url: str) -> None:
+    settings = settings_for(url, charts__kai_scheduler__chart="./charts/kai-scheduler")
+    assert discover(settings)["components"]["kai_scheduler"] == {
+        "pinned": "v0.17.0",
+        "status": "ok",
+        "error": None,
+        "newer": [],
+        "excluded": [],
+        "unknown": [],
+    }
+    assert "no registry to ask" in printed(settings)[1]
+
+
+def test_digests_tell_a_repushed_tag(registry: RehearsalRegistry, url: str) -> None:
+    before = look_up(settings_for(url), with_digests=True)["kai_scheduler"].digests
+    assert set(before) == {"v0.17.0", "v0.18.3"}
+    registry.push_chart(KAI_REPOSITORY, CHARTS[KAI_REPOSITORY][0], "v0.18.3")
+    after = look_up(settings_for(url), with_digests=True)["kai_scheduler"].digests
+    assert before["v0.17.0"] == after["v0.17.0"]
+    assert before["v0.18.3"] != after["v0.18.3"]
+
+
+def test_ten_thousand_tags_do_not_flood_the_table(registry: RehearsalRegistry, url: str) -> None:
+    registry.faults[KAI_REPOSITORY] = Fault("many_tags")
+    code, text = printed(settings_for(url))
+    assert code == 0
+    assert "more, v0.99.92" in text
+    assert len(text) < 20_000
+
+
+def test_tags_cannot_control_the_terminal(registry: RehearsalRegistry, url: str) -> None:
+    registry.push_image(KAI_REPOSITORY, "\x1b[2Jv1.0.0[bold]")
+    text = printed(settings_for(url))[1]
+    assert "\x1b" not in text
+    assert "v1.0.0[bold]" in text
+
+
+def test_wrong_settings_are_wrong_use_and_no_failed_lookup(url: str) -> None:
+    settings = settings_for(url, charts__kai_scheduler__chart="oci://ghcr.io")
+    with pytest.raises(WrongUse, match="chart reference"):
+        discover(settings)
+
+
+def test_registries_are_asked_at_the_same_time(url: str) -> None:
+    everybody = threading.Barrier(3)
+
+    def together(settings: Settings) -> OciClient:
+        everybody.wait(timeout=10)
+        return OciClient.from_settings(settings)
+
+    assert all(lookup.error is None for lookup in look_up(settings_for(url), client=together).values())
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def test_git_tags_of_a_checkout(url: str, tmp_path: Path) -> None:
+    assert look_up_git_tags(settings_for(url)) is None
+    checkout = tmp_path / "k8s-test-infra"
+    checkout.mkdir()
+    git(checkout, "init")
+    git(checkout, "commit", "--allow-empty", "-m", "x")
+    for tag in ("v0.2.1", "v0.3.0", "v0.4.0", "v0.4.1-rc1", "odd"):
+        git(checkout, "tag", tag)
+    answer = discover(settings_for(url, image__nvml_mock__checkout=str(checkout)))
+    assert answer["git"]["newer"] == ["v0.4.0"]
+    assert answer["git"]["unknown"] == ["odd"]
+    assert answer["git"]["pinned"] == "v0.3.0"
+
+
+def test_a_checkout_that_is_none_is_a_failed_lookup(url: str, tmp_path: Path) -> None:
+    code, text = printed(settings_for(url, image__nvml_mock__checkout=str(tmp_path / "absent")))
+    assert code == 3
+    assert "checkout's tags could not be read" in text
