@@ -1,0 +1,1 @@
+"""The numbers of the project, measured on the machine at hand: `make bench`."""
