@@ -7,70 +7,66 @@ import dagster as dg
 from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
-from kai_lab_pipeline.assets.step import LabResource, lab_step
+from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.backends.base import StepFacts
 
 
 def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
 
-    @group.asset("nvml_mock_image", kinds={"docker"}, built_from=settings.image.nvml_mock.model_dump())
-    def nvml_mock_image(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "nvml_mock_image", kinds={"docker"}, built_from=settings.image.nvml_mock.model_dump())
+    def nvml_mock_image(step: Step) -> dg.MaterializeResult[Any]:
         """The nvml-mock image, built from a pinned git ref and present on the node.
 
         By hand: `docker build -t nvml-mock:local ...`, then `kind load docker-image nvml-mock:local`.
         The rehearsal builds nothing: it only names the image on its node.
         """
-        with lab_step(context, lab, group, "nvml_mock_image") as step:
-            facts = step.tell(step.lab.backend.provide_image(step.log))
-            incarnation = step.lab.backend.connect().incarnation()
-            return step.done(version_of=[incarnation, settings.image.nvml_mock.name, facts.facts])
+        facts = step.tell(step.lab.backend.provide_image(step.log))
+        incarnation = step.lab.backend.connect().incarnation()
+        return step.done(version_of=[incarnation, settings.image.nvml_mock.name, facts.facts])
 
-    @group.asset("nvml_mock_release", kinds={"helm"}, built_from=settings.charts.nvml_mock.model_dump())
-    def nvml_mock_release(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "nvml_mock_release", kinds={"helm"}, built_from=settings.charts.nvml_mock.model_dump())
+    def nvml_mock_release(step: Step) -> dg.MaterializeResult[Any]:
         """nvml-mock: a fake libnvidia-ml and fake devices, so that the node shows eight A100 cards.
 
         By hand: `helm install nvml-mock ... --set image.repository=nvml-mock --set image.tag=local --wait`. Helm's
         `--wait` proves little here (the DaemonSet has no readiness probe): the node label nvidia.com/gpu.present=true,
         written by the mock's own script a moment later, is what is waited for.
         """
-        with lab_step(context, lab, group, "nvml_mock_release") as step:
-            return install_release(step, "nvml_mock")
+        return install_release(step, "nvml_mock")
 
-    @group.asset("device_plugin", kinds={"kubernetes"}, built_from=read_manifest(settings, "device_plugin"))
-    def device_plugin(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "device_plugin", kinds={"kubernetes"}, built_from=read_manifest(settings, "device_plugin"))
+    def device_plugin(step: Step) -> dg.MaterializeResult[Any]:
         """NVIDIA's device plugin, pointed at the mock's driver root: the node advertises `nvidia.com/gpu: 8`.
 
         By hand: `kubectl apply -f device-plugin.yaml`, then read `.status.allocatable` until it says 8. A Ready pod is
         not enough: the kubelet publishes the resource some seconds later. 80 would mean that something else (time
         slicing, HAMi's own plugin) already cuts the cards.
         """
-        with lab_step(context, lab, group, "device_plugin") as step:
-            return apply_manifest(step)
+        return apply_manifest(step)
 
-    @group.asset("labelled_node", kinds={"kubernetes"}, built_from=settings.profile.model_dump())
-    def labelled_node(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "labelled_node", kinds={"kubernetes"}, built_from=settings.profile.model_dump())
+    def labelled_node(step: Step) -> dg.MaterializeResult[Any]:
         """The node with memory (MiB), product and count of its cards as labels, before KAI is installed.
 
         By hand: `kubectl label node ... nvidia.com/gpu.memory=40960 nvidia.com/gpu.product=... nvidia.com/gpu.count=8`.
         KAI turns a `gpu-memory` request into a fraction with this label. A late label heals by itself in KAI v0.17.0;
         the lab keeps the order all the same.
         """
-        with lab_step(context, lab, group, "labelled_node") as step:
-            cluster = step.lab.backend.connect()
-            wanted = {
-                "nvidia.com/gpu.memory": str(settings.profile.gpu_memory_mib),
-                "nvidia.com/gpu.product": settings.profile.gpu_product,
-                "nvidia.com/gpu.count": str(settings.profile.gpu_count),
-            }
-            changed = []
-            for node in cluster.objects("nodes"):
-                labels = node["metadata"].get("labels") or {}
-                if any(labels.get(key) != value for key, value in wanted.items()):
-                    cluster.patch("nodes", node["metadata"]["name"], {"metadata": {"labels": wanted}})
-                    changed.append(node["metadata"]["name"])
-            said = f"labelled {', '.join(changed)}" if changed else "the labels were there already"
-            step.tell(StepFacts(said, changed=bool(changed)))
-            return step.seen(version_of=[cluster.incarnation(), wanted])
+        cluster = step.lab.backend.connect()
+        wanted = {
+            "nvidia.com/gpu.memory": str(settings.profile.gpu_memory_mib),
+            "nvidia.com/gpu.product": settings.profile.gpu_product,
+            "nvidia.com/gpu.count": str(settings.profile.gpu_count),
+        }
+        changed = []
+        for node in cluster.objects("nodes"):
+            labels = node["metadata"].get("labels") or {}
+            if any(labels.get(key) != value for key, value in wanted.items()):
+                cluster.patch("nodes", node["metadata"]["name"], {"metadata": {"labels": wanted}})
+                changed.append(node["metadata"]["name"])
+        said = f"labelled {', '.join(changed)}" if changed else "the labels were there already"
+        step.tell(StepFacts(said, changed=bool(changed)))
+        return step.seen(version_of=[cluster.incarnation(), wanted])
 
     return [nvml_mock_image, nvml_mock_release, device_plugin, labelled_node]

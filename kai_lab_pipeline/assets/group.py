@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
+from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
-
-STEP_VERSION = "1"
-"""Raised when what a step does changes: all its materialisations then count as outdated."""
 
 
 @dataclass(frozen=True)
@@ -31,30 +27,13 @@ class Group:
         )
     )
     """Checks (``asset.check``) that stop what lies behind them."""
+    goes_on: bool = False
+    """A step that could not be done is recorded and the rest goes on, so that one fault does not hide the others."""
 
     def key(self, asset: str) -> dg.AssetKey:
         """The key of a lab asset in this group; charts/* and manifests/* are shared by all groups."""
         shared = "/" in asset
         return dg.AssetKey(asset.split("/") if shared else [*self.prefix, asset])
-
-    def asset(
-        self, name: str, *, kinds: set[str], built_from: Any = None
-    ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-        """Decorator for one asset of the lab; its docstring is what the UI teaches about the step.
-
-        `built_from` is what the step is made of (manifest text, chart values): its hash is the code version, so that an
-        edit turns exactly this asset unsynced.
-        """
-        return dg.asset(
-            name=name,
-            key_prefix=list(self.prefix) or None,
-            group_name=self.name,
-            partitions_def=self.partitions,
-            deps=[self.key(upstream) for upstream in UPSTREAM[name]],
-            code_version=digest(STEP_VERSION, built_from),
-            kinds=kinds,
-            pool=f"lab-{self.name}",
-        )
 
 
 def digest(*parts: Any) -> str:

@@ -5,30 +5,29 @@ from typing import Any
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource, lab_step
+from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.report import render_markdown
 from kai_lab_pipeline.workbench.reporting import report_lab
 
 
 def report_assets(group: Group) -> list[dg.AssetsDefinition]:
-    @group.asset("boundary_report", kinds={"markdown"})
-    def boundary_report(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "boundary_report", kinds={"markdown"})
+    def boundary_report(step: Step) -> dg.MaterializeResult[Any]:
         """The report: what the lab's eight claims came to on this backend, and exactly where GPU sharing stops.
 
         Judged from the newest evidence of each asset, with its run and age. Written as Markdown, one HTML page,
         JSON and JUnit XML.
         """
-        with lab_step(context, lab, group, "boundary_report") as step:
-            reported = report_lab(step.lab)
-            judgement = reported.judgement
-            counts = judgement.counts()
-            step.metadata["report"] = dg.MetadataValue.md(render_markdown(reported.report))
-            step.metadata["boundary"] = str(judgement.boundary)
-            step.metadata["html"] = dg.MetadataValue.path(str(reported.files.html))
-            step.metadata["json"] = dg.MetadataValue.path(str(reported.files.json))
-            step.metadata["junit"] = dg.MetadataValue.path(str(reported.files.junit))
-            step.metadata.update({f"claims_{name}": count for name, count in counts.items()})
-            step.log(f"report: {reported.files.html}")
-            return step.done(version_of=[claim.verdict for claim in judgement.claims])
+        reported = report_lab(step.lab)
+        judgement = reported.judgement
+        counts = judgement.counts()
+        step.metadata["report"] = dg.MetadataValue.md(render_markdown(reported.report))
+        step.metadata["boundary"] = str(judgement.boundary)
+        step.metadata["html"] = dg.MetadataValue.path(str(reported.files.html))
+        step.metadata["json"] = dg.MetadataValue.path(str(reported.files.json))
+        step.metadata["junit"] = dg.MetadataValue.path(str(reported.files.junit))
+        step.metadata.update({f"claims_{name}": count for name, count in counts.items()})
+        step.log(f"report: {reported.files.html}")
+        return step.done(version_of=[claim.verdict for claim in judgement.claims])
 
     return [boundary_report]

@@ -7,14 +7,14 @@ import dagster as dg
 from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
-from kai_lab_pipeline.assets.step import LabResource, lab_step
+from kai_lab_pipeline.assets.step import Step, lab_asset
 
 
 def scheduler_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
 
-    @group.asset("kai_release", kinds={"helm"}, built_from=settings.charts.kai_scheduler.model_dump())
-    def kai_release(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "kai_release", kinds={"helm"}, built_from=settings.charts.kai_scheduler.model_dump())
+    def kai_release(step: Step) -> dg.MaterializeResult[Any]:
         """KAI Scheduler with GPU sharing and the hamicore plugin.
 
         By hand: `helm install kai-scheduler ...` with global.gpuSharing and binder.plugins.hamicore.enabled true.
@@ -22,18 +22,16 @@ def scheduler_assets(group: Group) -> list[dg.AssetsDefinition]:
         operator alone: the seven components are waited for by name, the flags are judged by their effect, and a canary
         pod shows that the scheduler takes a pod to a node.
         """
-        with lab_step(context, lab, group, "kai_release") as step:
-            return install_release(step, "kai_scheduler")
+        return install_release(step, "kai_scheduler")
 
-    @group.asset("queues", kinds={"kubernetes"}, built_from=read_manifest(settings, "queues"))
-    def queues(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "queues", kinds={"kubernetes"}, built_from=read_manifest(settings, "queues"))
+    def queues(step: Step) -> dg.MaterializeResult[Any]:
         """The queues `default` and, below it, `default-queue`, both unlimited.
 
         By hand: `kubectl apply -f queues.yaml`. The chart has already made default-queue under default-parent-queue;
         applying moves it. While the queue webhook does not serve yet, the write is refused with "connection refused"
         and tried again; a denial is not.
         """
-        with lab_step(context, lab, group, "queues") as step:
-            return apply_manifest(step)
+        return apply_manifest(step)
 
     return [kai_release, queues]

@@ -1,21 +1,21 @@
 """What every asset of the lab does around its own step: hold the lab, look upstream, wait, keep evidence, tell."""
 
-from __future__ import annotations
-
+import inspect
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group, digest
 from kai_lab_pipeline.backends.base import StepFacts
-from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.lab.spec import CHECKS
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
-from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.settle import Settled
 
@@ -24,16 +24,16 @@ TABLE = dg.TableSchema(
 )
 
 
+STEP_VERSION = "1"
+"""Raised when what a step does changes: all its materialisations then count as outdated."""
+
+
 class LabResource(dg.ConfigurableResource[Any]):
     """Opens the lab of a run. It has no state of its own: what a run needs is read from the project and the cluster."""
 
     project: str
 
     def settings(self) -> Settings:
-        from pathlib import Path
-
-        from kai_lab_pipeline.settings import load_settings
-
         return load_settings(Path(self.project))
 
 
@@ -51,6 +51,11 @@ class Step:
     @property
     def settings(self) -> Settings:
         return self.lab.settings
+
+    @property
+    def seconds(self) -> float:
+        """How long the step has taken so far."""
+        return time.monotonic() - self.started
 
     def log(self, text: str) -> None:
         self.context.log.info(text)
@@ -77,7 +82,7 @@ class Step:
     def done(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
         """Materialise; `version_of` is what downstream depends on, hashed into the data version."""
         self.metadata["backend"] = self.lab.backend.name
-        self.metadata["seconds"] = round(time.monotonic() - self.started, 2)
+        self.metadata["seconds"] = round(self.seconds, 2)
         return dg.MaterializeResult(metadata=self.metadata, data_version=dg.DataVersion(digest(version_of)))
 
     def _say(self, settled: Settled) -> None:
@@ -93,24 +98,62 @@ def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
     return Lab(resource.settings(), context.run.run_id, lambda text: context.log.info(text))
 
 
-@contextmanager
-def lab_step(context: dg.AssetExecutionContext, resource: LabResource, group: Group, asset: str) -> Iterator[Step]:
+Body = Callable[[Step], dg.MaterializeResult[Any]]
+"""What an asset does: its docstring is what the UI teaches about the step."""
+
+
+def lab_asset(
+    group: Group, name: str, *, kinds: set[str], built_from: Any = None
+) -> Callable[[Body], dg.AssetsDefinition]:
+    """Decorator that makes an asset of the lab from the step's body.
+
+    `built_from` is what the step is made of (manifest text, chart values): its hash is the code version, so that an
+    edit turns exactly this asset unsynced.
+    """
+
+    def decorate(body: Body) -> dg.AssetsDefinition:
+        @dg.asset(
+            name=name,
+            key_prefix=list(group.prefix) or None,
+            group_name=group.name,
+            partitions_def=group.partitions,
+            deps=[group.key(upstream) for upstream in UPSTREAM[name]],
+            code_version=digest(STEP_VERSION, built_from),
+            description=inspect.getdoc(body),
+            kinds=kinds,
+            pool=f"lab-{group.name}",
+        )
+        def asset(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+            return _run(context, lab, group, name, body)
+
+        return asset
+
+    return decorate
+
+
+def _run(
+    context: dg.AssetExecutionContext, resource: LabResource, group: Group, asset: str, body: Body
+) -> dg.MaterializeResult[Any]:
     """Hold the lab, check live what the asset is built on, do the step; on failure keep what was seen until then."""
     try:
         lab = lab_of(context, resource, group)
         lab.hold(f"materialising {asset} in run {context.run.run_id[:8]}")
-    except LabError as error:
+    except (LabError, SettingsError) as error:
         raise failure(error) from None
     step = Step(lab, asset, group, context)
     try:
         lab.require_upstream(asset, gates_only=group.gates)
-        yield step
+        result = body(step)
     except LabError as error:
-        evidence = _keep_what_is_there(lab, asset)
-        lab.record_step(asset, seconds=time.monotonic() - step.started, error=error.text())
-        raise failure(error, {**step.metadata, **evidence, "backend": lab.backend.name}) from None
-    else:
-        lab.record_step(asset, seconds=time.monotonic() - step.started)
+        step.metadata.update(_keep_what_is_there(lab, asset))
+        step.metadata["backend"] = lab.backend.name
+        lab.record_step(asset, seconds=step.seconds, error=error.text())
+        if not group.goes_on:
+            raise failure(error, step.metadata) from None
+        context.log.error(error.text())
+        return dg.MaterializeResult(metadata={**step.metadata, "could not be done": error.text()})
+    lab.record_step(asset, seconds=step.seconds)
+    return result
 
 
 def _keep_what_is_there(lab: Lab, asset: str) -> dict[str, Any]:
@@ -123,11 +166,12 @@ def _keep_what_is_there(lab: Lab, asset: str) -> dict[str, Any]:
     return {}
 
 
-def failure(error: LabError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    """A LabError as Dagster shows it: the sentence first, no stack trace, no second attempt."""
+def failure(error: LabError | SettingsError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
+    """An error as Dagster shows it: the sentence first, no stack trace, no second attempt."""
+    known = error if isinstance(error, LabError) else WrongUse(str(error))
     return dg.Failure(
-        description=error.text(),
-        metadata={**(metadata or {}), "exit_code": error.exit_code, "transient": error.transient},
+        description=known.text(),
+        metadata={**(metadata or {}), "exit_code": known.exit_code, "transient": known.transient},
         allow_retries=False,
     )
 

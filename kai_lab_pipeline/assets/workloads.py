@@ -6,44 +6,41 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource, lab_step
+from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.backends.base import StepFacts
 
 
 def workload_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
 
-    @group.asset("whole_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "whole_gpu_pod"))
-    def whole_gpu_pod(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "whole_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "whole_gpu_pod"))
+    def whole_gpu_pod(step: Step) -> dg.MaterializeResult[Any]:
         """A pod with a whole card (`nvidia.com/gpu: 1`): it runs, for it needs no reservation pod.
 
         By hand: `kubectl apply -f whole-gpu-pod.yaml` and watch it become Running. It stays: step 7 counts it.
         """
-        with lab_step(context, lab, group, "whole_gpu_pod") as step:
-            return apply_manifest(step)
+        return apply_manifest(step)
 
-    @group.asset("shared_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "shared_gpu_pod"))
-    def shared_gpu_pod(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "shared_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "shared_gpu_pod"))
+    def shared_gpu_pod(step: Step) -> dg.MaterializeResult[Any]:
         """A pod with 20480 MiB of a card: KAI accounts 0.51 of it, HAMi-core is injected.
 
         By hand: `kubectl apply -f shared-gpu-pod.yaml`, then the scheduler's newest "Resource division result" line of
         default-queue: 1.51 = the whole pod's 1 + 0.51. KAI floors the label to a multiple of 100 MiB (40900) and rounds
         the fraction up to two decimals, so half of 40960 is 0.51. 1.51 proves scheduling, not running.
         """
-        with lab_step(context, lab, group, "shared_gpu_pod") as step:
-            return apply_manifest(step)
+        return apply_manifest(step)
 
-    @group.asset("reservation_boundary", kinds={"kubernetes"}, built_from=settings.boundary.crossing)
-    def reservation_boundary(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+    @lab_asset(group, "reservation_boundary", kinds={"kubernetes"}, built_from=settings.boundary.crossing)
+    def reservation_boundary(step: Step) -> dg.MaterializeResult[Any]:
         """Where the fake GPUs end: the reservation pod cannot load NVML, so the shared pod stays Pending.
 
         By hand: `kubectl describe pod gpu-sharing-with-isolation` (a BindingError from the binder, 40 s after the pod
         at the earliest) and the log of a pod in kai-resource-reservation: `ERROR_LIBRARY_NOT_FOUND`. This failure, and
         nothing else, is what is expected; any other one is told apart and is red.
         """
-        with lab_step(context, lab, group, "reservation_boundary") as step:
-            step.tell(StepFacts("looked at the shared pod, its events and the reservation pods", changed=False))
-            seen = step.lab.backend.connect().incarnation()
-            return step.seen(version_of=[seen, settings.boundary.crossing])
+        step.tell(StepFacts("looked at the shared pod, its events and the reservation pods", changed=False))
+        seen = step.lab.backend.connect().incarnation()
+        return step.seen(version_of=[seen, settings.boundary.crossing])
 
     return [whole_gpu_pod, shared_gpu_pod, reservation_boundary]
