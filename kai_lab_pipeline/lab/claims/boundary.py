@@ -266,7 +266,7 @@ def _nvml(seen: Observation, pod: K8sObject, reservations: Iterable[K8sObject]) 
             found = _FOUND_DEVICE.search(strip_ansi(log.text))
             if found is None or log.pod not in devices:
                 continue
-            if found[1] != devices[log.pod]:
+            if _GPU_UUID.match(str(devices[log.pod])) and found[1] != devices[log.pod]:
                 message = f"{log.pod} found {found[1]}, but reserves {devices[log.pod]}."
                 return Fact(Story.OTHER, f"found {found[1]}", message)
             return Fact(Story.CROSSED, f"Found GPU device {found[1]}", "The reservation pod found its GPU by NVML.")

@@ -194,9 +194,10 @@ def fraction_accounted(evidence: Evidence, expect: Expectations) -> Finding:
     expected = f"{', '.join(ACCOUNTED)} of {expect.queue} = sum over its pods"
     seen = evidence.of("shared_gpu_pod")
     shared_pod(seen, expect, expected)
-    logs = [log.text for log in seen.logs if log.namespace == KAI_NAMESPACE and "kai-scheduler" in log.pod]
+    pods = [log for log in seen.logs if log.namespace == KAI_NAMESPACE and log.pod.startswith("kai-scheduler-")]
+    logs = [log.text for log in pods if log.text.strip()]
     if not logs:
-        return not_evaluated(expected, "The log of KAI's scheduler was not captured.")
+        return not_evaluated(expected, "The log of KAI's scheduler was not captured, or is empty.")
     share = queue_share(evidence, seen, expect.queue, expected)
     total = format_quantity(share.gpus)
     expected = f"{', '.join(ACCOUNTED)} of {expect.queue}: {total} ({share})"
