@@ -10,6 +10,7 @@ from kai_lab_pipeline.assets.step import LabResource
 from kai_lab_pipeline.assets.upstream import upstream_assets
 from kai_lab_pipeline.automation.jobs import lab_jobs
 from kai_lab_pipeline.automation.sensors import report_of_a_red_run
+from kai_lab_pipeline.automation.teardown import tear_down_job
 from kai_lab_pipeline.checks import lab_checks
 from kai_lab_pipeline.settings import Settings, load_settings
 
@@ -21,7 +22,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=[*upstream_assets(settings, "lab"), *lab_assets(lab)],
         asset_checks=lab_checks(lab),
-        jobs=lab_jobs(settings.lab.name),
+        jobs=[*lab_jobs(settings.lab.name), tear_down_job(lab)],
         sensors=[report_of_a_red_run],
         executor=_executor(settings),
         resources={"lab": resource},

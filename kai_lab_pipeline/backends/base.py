@@ -63,6 +63,11 @@ class Backend(Protocol):
         """Seconds here per second of a real cluster; 1.0 on real ones."""
         ...
 
+    @property
+    def makes_cluster(self) -> bool:
+        """Whether the lab's cluster is the lab's own, to be removed as a whole."""
+        ...
+
     def kubeconfig_hint(self) -> Path:
         """Where the lab's own kubeconfig is, or will be, for commands that a person copies."""
         ...

@@ -32,6 +32,10 @@ class RehearsalBackend:
     def time_scale(self) -> float:
         return self._settings.rehearsal.time_scale
 
+    @property
+    def makes_cluster(self) -> bool:
+        return True
+
     def kubeconfig_hint(self) -> Path:
         return self._folder / "kubeconfig"
 

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, settings_with
+from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.lab import Lab
@@ -50,11 +50,22 @@ def _down(settings: Settings, *, forget: bool) -> Torn:
     lab.hold("tearing the lab down")
     try:
         torn = tear_down(lab)
+        if not torn.leftovers and lab.state.recorded() is not None:
+            _tell_dagster(settings)
     finally:
         lab.release()
     if forget and not torn.leftovers:
         shutil.rmtree(lab.state.folder)
     return torn
+
+
+def _tell_dagster(settings: Settings) -> None:
+    """The UI must not go on showing green what is gone."""
+    from kai_lab_pipeline.assets.group import Group
+    from kai_lab_pipeline.automation.teardown import mark_gone
+
+    with dagster_instance(settings) as instance:
+        mark_gone(instance, Group("lab", settings))
 
 
 def _all_labs(settings: Settings) -> list[Settings]:

@@ -1,31 +1,131 @@
 """Taking a lab away, in an order that works, and looking whether it is gone.
 
 Custom resources go before their operator. A cluster that the lab made itself is removed as a whole, which is the sure
-way; on a cluster that was there before, each thing is removed, and only what this lab made.
+way; on a cluster that was there before, each thing is removed, and only what carries the lab's field manager.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover
+from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster
+from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.observe import load_manifest
+from kai_lab_pipeline.workbench.patience import wait_gone
+
+MANIFESTS_BEFORE_RELEASES = (
+    "manifests/canary-pod.yaml",
+    "manifests/shared-gpu-pod.yaml",
+    "manifests/whole-gpu-pod.yaml",
+    "manifests/queues.yaml",
+    "manifests/runtime-class.yaml",
+)
+RELEASES = ("kai_resource_isolator", "kai_scheduler")
+LAST_RELEASE = "nvml_mock"
+GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
+GONE_S = 90.0
+"""Longest wait for one thing to be gone, real seconds: a sleeping busybox takes 31 s (as measured)."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Torn:
     """What a tear-down did, and what it could not remove."""
 
-    done: tuple[str, ...]
-    leftovers: tuple[Leftover, ...] = ()
+    done: list[str] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
 
 
 def tear_down(lab: Lab) -> Torn:
-    """Remove the lab's cluster or what it made on it. Raises LabError when the backend cannot be asked."""
+    """Remove the lab's cluster, or what the lab made on it. Raises LabError when the backend cannot be asked.
+
+    Safe to run twice, after a half-built lab, and when the cluster is gone already.
+    """
+    torn = Torn()
     if not lab.backend.cluster_exists():
-        return Torn(("the cluster is gone already",))
+        torn.done.append("the cluster is gone already")
+        return torn
+    if not lab.backend.makes_cluster:
+        _remove_pieces(lab, torn)
     facts = lab.backend.remove_cluster(lab.log)
-    leftovers: tuple[Leftover, ...] = ()
-    if lab.backend.cluster_exists():
-        leftovers = (Leftover(f"the cluster of lab {lab.state.name}", "kai-lab down"),)
-    return Torn((facts.summary,), leftovers)
+    torn.done.append(facts.summary)
+    if lab.backend.makes_cluster and lab.backend.cluster_exists():
+        torn.leftovers.append(Leftover(f"the cluster of lab {lab.state.name}", "kai-lab down"))
+    return torn
+
+
+def _remove_pieces(lab: Lab, torn: Torn) -> None:
+    cluster = lab.backend.connect()
+    kubectl = f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
+    for obj in _objects(lab, MANIFESTS_BEFORE_RELEASES):
+        _remove(lab, cluster, obj, kubectl, torn)
+    for component in RELEASES:
+        _uninstall(lab, component, torn)
+    for obj in load_manifest(lab.settings, lab.settings.manifests.device_plugin.file):
+        _remove(lab, cluster, obj, kubectl, torn)
+    _uninstall(lab, LAST_RELEASE, torn)
+    _unlabel(cluster, torn)
+
+
+def _objects(lab: Lab, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    for name in names:
+        yield from load_manifest(lab.settings, name)
+
+
+def _remove(lab: Lab, cluster: Cluster, obj: Mapping[str, Any], kubectl: str, torn: Torn) -> None:
+    resource, meta = cluster.resource_of(obj), obj["metadata"]
+    name, namespace = meta["name"], meta.get("namespace")
+    living = cluster.find(resource, name, namespace=namespace)
+    if living is None:
+        return
+    if not is_ours(living):
+        torn.done.append(f"{resource}/{name} was not made by this lab and stays")
+        return
+    cluster.delete(resource, name, namespace=namespace)
+    try:
+        deadline_s = max(GONE_S * lab.backend.time_scale, 5.0)
+        wait_gone(cluster, resource, name, namespace=namespace, deadline_s=deadline_s)
+    except LabError as error:
+        scope = f" -n {namespace}" if namespace else ""
+        torn.leftovers.append(
+            Leftover(f"{resource}/{name} ({error.seen})", f"{kubectl} delete {resource} {name}{scope}")
+        )
+        return
+    torn.done.append(f"{resource}/{name} removed")
+
+
+def _uninstall(lab: Lab, component: str, torn: Torn) -> None:
+    chart = lab.settings.charts.by_component()[component]
+    facts = lab.backend.uninstall(component, chart, lab.log)
+    torn.done.append(facts.summary)
+    if any(row["name"] == chart.release and row["namespace"] == chart.namespace for row in lab.backend.releases()):
+        torn.leftovers.append(
+            Leftover(f"helm release {chart.release}", f"helm uninstall {chart.release} -n {chart.namespace}")
+        )
+
+
+def _unlabel(cluster: Cluster, torn: Torn) -> None:
+    for node in cluster.objects("nodes"):
+        ours = [label for label in GPU_LABELS if label in owned_labels(node)]
+        if ours:
+            name = node["metadata"]["name"]
+            cluster.patch("nodes", name, {"metadata": {"labels": dict.fromkeys(ours)}})
+            torn.done.append(f"labels {', '.join(ours)} removed from node {name}")
+
+
+def is_ours(obj: Mapping[str, Any]) -> bool:
+    """Whether the lab applied this object: its field manager stands in managedFields."""
+    return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
+
+
+def owned_labels(obj: Mapping[str, Any]) -> set[str]:
+    """Labels of an object that the lab's field manager set."""
+    found: set[str] = set()
+    for entry in obj["metadata"].get("managedFields") or ():
+        if entry.get("manager") == FIELD_MANAGER:
+            labels = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
+            found.update(key.removeprefix("f:") for key in labels)
+    return found
