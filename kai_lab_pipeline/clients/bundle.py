@@ -31,6 +31,7 @@ _OBSERVED = "observed.json"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _PREVIOUS = ".previous.log"
 _LOG = ".log"
+_UNREADABLE: Any = object()
 
 
 class BundleError(Exception):
@@ -222,11 +223,11 @@ def _load(path: Path, where: str, notes: list[str]) -> Any:
         notes.append(f"{where}: cannot be read: {error.strerror or error}; counts as not captured.")
     except (ValueError, RecursionError) as error:
         notes.append(f"{where}: not JSON ({error}); counts as not captured.")
-    return None
+    return _UNREADABLE
 
 
 def _items(content: Any, where: str, notes: list[str]) -> tuple[K8sObject, ...] | None:
-    if content is None:
+    if content is _UNREADABLE:
         return None
     items = mapping(content).get("items")
     if not isinstance(items, list):
@@ -236,7 +237,7 @@ def _items(content: Any, where: str, notes: list[str]) -> tuple[K8sObject, ...] 
 
 
 def _rows(content: Any, where: str, notes: list[str]) -> tuple[Mapping[str, Any], ...] | None:
-    if content is None:
+    if content is _UNREADABLE:
         return None
     if not isinstance(content, list):
         notes.append(f"{where}: holds {_kind(content)}, expected the list of helm list -o json; not captured.")
@@ -264,7 +265,7 @@ def _read_dryruns(folder: Path, notes: list[str]) -> Mapping[str, K8sObject]:
         content = _load(path, where, notes)
         if isinstance(content, Mapping):
             answers[path.stem] = content
-        elif content is not None:
+        elif content is not _UNREADABLE:
             notes.append(f"{where}: holds {_kind(content)}, expected an object or Status; counts as not captured.")
     return answers
 
