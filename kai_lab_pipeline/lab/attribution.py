@@ -1,0 +1,323 @@
+"""Where a broken claim comes from: which component's step, the upgrade, chance, or the infrastructure.
+
+Pure: the attempts at all version sets in, one cell of the version matrix out. Attempts come in the order in which they
+were written, which decides; their clock times are only shown, because clocks jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from kai_lab_pipeline.lab.verdict import Boundary, Verdict
+from kai_lab_pipeline.lab.verdict_record import ClaimVerdict, VerdictRecord
+from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, moved_components
+from kai_lab_pipeline.lab.versions import component_suffix, normalized, version_key
+
+BOUNDARY_CLAIM = 8
+
+
+class Kind(str, Enum):
+    """What a cell of the matrix means."""
+
+    HELD = "held"
+    NOT_REACHABLE = "not reachable"
+    REGRESSION = "regression"
+    """Held with an older version, or with the same version before, and is broken now."""
+    FIRST_FAILURE = "first-time failure"
+    """Broken, and nothing is known with which it held."""
+    FLAKE = "flake"
+    """Broken once and held once with the very same content: no verdict about the version."""
+    EXCUSED = "excused"
+    BOUNDARY_MOVED = "boundary moved"
+    """The boundary was crossed where nobody set that up: good news to look at."""
+    NOT_EVALUATED = "not evaluated"
+    """Infrastructure, or something before it broke; tried again, never counted as a regression."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+FAILURES = frozenset({Kind.REGRESSION, Kind.FIRST_FAILURE})
+
+
+@dataclass(frozen=True)
+class VersionRef:
+    """A component's version in a recorded version set."""
+
+    component: str
+    version: str
+    key: str
+    at: datetime
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.component} {self.version}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One claim of one version set."""
+
+    claim: int
+    verdict: Verdict
+    kind: Kind
+    since: datetime
+    """Since when the verdict has been this one (first record of the unbroken row of them)."""
+    sentence: str
+    run_id: str
+    evidence: str = ""
+    blamed: tuple[str, ...] = ()
+    """Components whose step broke the claim; empty where no step did."""
+    last_good: VersionRef | None = None
+    first_bad: VersionRef | None = None
+    checks: tuple[str, ...] = ()
+
+    @property
+    def needs_rerun(self) -> bool:
+        """Broken once, against an earlier verdict with the same content: run it once more to tell."""
+        return self.kind is Kind.FLAKE and self.verdict is Verdict.BROKEN
+
+
+class History:
+    """All attempts at one version set on one lane and backend."""
+
+    def __init__(self, records: tuple[VerdictRecord, ...], pinned: Mapping[str, str]) -> None:
+        first = records[0]
+        moved = moved_components(pinned, first.versions)
+        self.records = records
+        self.backend = first.backend
+        self.version_set = VersionSet(first.key, first.versions, first.lane, moved)
+        self._judged: dict[int, list[tuple[VerdictRecord, ClaimVerdict]]] = {}
+
+    def judged(self, claim: int) -> list[tuple[VerdictRecord, ClaimVerdict]]:
+        """Attempts in which the claim got a verdict; a night lost to infrastructure says nothing."""
+        if claim not in self._judged:
+            found = ((record, record.claims.get(claim)) for record in self.records if not record.infrastructure)
+            self._judged[claim] = [
+                (record, one) for record, one in found if one is not None and one.verdict is not Verdict.NOT_EVALUATED
+            ]
+        return self._judged[claim]
+
+    def holds(self, claim: int) -> bool | None:
+        """Whether the claim held in the last attempt that judged it; None when there is none."""
+        judged = self.judged(claim)
+        return None if not judged else judged[-1][1].verdict is not Verdict.BROKEN
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        return self.version_set.moved
+
+    def repushed(self) -> tuple[str, ...]:
+        known = [record.digests for record in self.records if record.digests]
+        return _changed(known[0], known[-1]) if known else ()
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name, digest in after.items() if before.get(name, digest) != digest))
+
+
+class CellJudge:
+    """Makes one cell: the latest verdict, and what the other histories say about where it comes from."""
+
+    def __init__(self, history: History, peers: Sequence[History], claim: int) -> None:
+        self.history = history
+        self.peers = peers
+        self.claim = claim
+        self.judged = history.judged(claim)
+
+    def cell(self) -> Cell:
+        latest = self.history.records[-1]
+        current = latest.claims.get(self.claim)
+        if latest.infrastructure or current is None or current.verdict is Verdict.NOT_EVALUATED:
+            return self._not_evaluated(latest, current)
+        streak = self._streak()
+        before = self.judged[-len(streak) - 1] if len(self.judged) > len(streak) else None
+        make = self._maker(latest, current, streak[0][0].at)
+        if current.verdict is not Verdict.BROKEN:
+            if before is not None and len(streak) == 1 and not _changed(before[0].digests, latest.digests):
+                was = f"broken {_when(before[0])} with the same versions"
+                return make(Kind.FLAKE, f"Held when it was run again; {was}.")
+            kind = Kind.NOT_REACHABLE if current.verdict is Verdict.NOT_REACHABLE else Kind.HELD
+            return make(kind, f"{str(kind).capitalize()} since {_when(streak[0][0])}.")
+        if current.excused:
+            return make(Kind.EXCUSED, f"Broken, and excused in lab.toml: {current.message}")
+        if self.claim == BOUNDARY_CLAIM and latest.boundary is Boundary.CROSSED and latest.crossing is None:
+            return make(Kind.BOUNDARY_MOVED, "The shared pod runs although nobody set up a crossing.")
+        if before is not None:
+            return self._broken_after_held(before[0], streak, make)
+        return self._broken_from_the_start(make)
+
+    def _not_evaluated(self, latest: VerdictRecord, current: ClaimVerdict | None) -> Cell:
+        start = latest
+        for record in reversed(self.history.records):
+            found = record.claims.get(self.claim)
+            if not record.infrastructure and found is not None and found.verdict is not Verdict.NOT_EVALUATED:
+                break
+            start = record
+        why = latest.infrastructure or (current.message if current is not None else "") or "no verdict was recorded"
+        known = f" Last verdict: {self.judged[-1][1].verdict} {_when(self.judged[-1][0])}." if self.judged else ""
+        make = self._maker(latest, current or ClaimVerdict(Verdict.NOT_EVALUATED), start.at)
+        return make(Kind.NOT_EVALUATED, f"Not evaluated: {why.rstrip('.')}.{known}", verdict=Verdict.NOT_EVALUATED)
+
+    def _streak(self) -> list[tuple[VerdictRecord, ClaimVerdict]]:
+        """The last attempts with the same outcome, oldest first."""
+        is_broken = self.judged[-1][1].verdict is Verdict.BROKEN
+        streak: list[tuple[VerdictRecord, ClaimVerdict]] = []
+        for entry in reversed(self.judged):
+            if (entry[1].verdict is Verdict.BROKEN) is not is_broken:
+                break
+            streak.insert(0, entry)
+        return streak
+
+    def _maker(self, latest: VerdictRecord, current: ClaimVerdict, since: datetime) -> Callable[..., Cell]:
+        def make(
+            kind: Kind,
+            sentence: str,
+            *,
+            verdict: Verdict = current.verdict,
+            blamed: tuple[str, ...] = (),
+            last_good: VersionRef | None = None,
+            first_bad: VersionRef | None = None,
+        ) -> Cell:
+            return Cell(
+                claim=self.claim,
+                verdict=verdict,
+                kind=kind,
+                since=since,
+                sentence=sentence,
+                run_id=latest.run_id,
+                evidence=latest.evidence,
+                blamed=blamed,
+                last_good=last_good,
+                first_bad=first_bad,
+                checks=current.checks,
+            )
+
+        return make
+
+    def _broken_after_held(
+        self,
+        before: VerdictRecord,
+        streak: Sequence[tuple[VerdictRecord, ClaimVerdict]],
+        make: Callable[..., Cell],
+    ) -> Cell:
+        """The same version set held earlier: other content, something unpinned, or chance."""
+        first = streak[0][0]
+        changed = _changed(before.digests, first.digests)
+        said = f"held {_when(before)} with the same versions"
+        if changed:
+            blamed = changed[0]
+            good = self._ref(before, blamed)
+            bad = self._ref(first, blamed)
+            sentence = f"Broken since {', '.join(changed)} was pushed again under the same version; {said}."
+            return make(Kind.REGRESSION, sentence, blamed=changed, last_good=good, first_bad=bad)
+        if len(streak) == 1:
+            return make(Kind.FLAKE, f"Broken once, {said}: run it again to tell.")
+        sentence = f"Broken {len(streak)} times in a row, {said}: something that no version pins has moved."
+        return make(Kind.REGRESSION, sentence)
+
+    def _broken_from_the_start(self, make: Callable[..., Cell]) -> Cell:
+        """Never held in this version set: which step from a good one broke it?"""
+        found, lane = self.history.version_set, self.history.version_set.lane
+        if not self.history.moved:
+            return make(Kind.FIRST_FAILURE, "Broken with the pinned versions; nothing is known with which it held.")
+        if lane is Lane.UPGRADE:
+            fresh = self._peer(found.versions, Lane.FRESH)
+            if fresh is not None and fresh.holds(self.claim):
+                blamed = self.history.moved
+                first_bad = self._ref(self.history.records[-1], blamed[0])
+                good = self._ref(fresh.records[-1], blamed[0])
+                step = " and ".join(f"{name} {found.versions[name]}" for name in blamed)
+                sentence = f"Broken by upgrading a living lab to {step}; a fresh install of the same versions holds."
+                return make(Kind.REGRESSION, sentence, blamed=blamed, last_good=good, first_bad=first_bad)
+        blamed, how = self._blamed()
+        steps = [self._step(component) for component in blamed]
+        good_one = next((good for good, _ in steps if good is not None), None)
+        first_bad = steps[0][1]
+        if good_one is None:
+            pinned = self._pinned()
+            why = "the pinned versions have no verdict yet" if pinned is None else "the pinned versions break it too"
+            return make(Kind.FIRST_FAILURE, f"Broken, and {why}: no step between versions can be blamed.")
+        sentence = f"{how} broke it: last good {good_one.version}, first bad {first_bad.version}."
+        if len(blamed) > 1:
+            sentence = f"{how} broke it; it held with {good_one}."
+        return make(Kind.REGRESSION, sentence, blamed=blamed, last_good=good_one, first_bad=first_bad)
+
+    def _blamed(self) -> tuple[tuple[str, ...], str]:
+        """The moved components that break the claim on their own; all of them where that cannot be told."""
+        moved = self.history.moved
+        versions = self.history.version_set.versions
+        if len(moved) == 1:
+            return moved, f"{moved[0]} {versions[moved[0]]}"
+        alone = {component: self._alone(component, versions[component]) for component in moved}
+        guilty = tuple(name for name, peer in alone.items() if peer is not None and peer.holds(self.claim) is False)
+        names = ", ".join(f"{name} {versions[name]}" for name in guilty or moved)
+        if guilty:
+            return guilty, names
+        tried = all(peer is not None and peer.holds(self.claim) for peer in alone.values())
+        return moved, f"Only the combination of {names}" if tried else f"One of {names}"
+
+    def _step(self, component: str) -> tuple[VersionRef | None, VersionRef]:
+        """The newest good version of a component below its oldest bad one, and that bad one."""
+        suffix = component_suffix(component)
+        mine = self.history.version_set.versions[component]
+        line = [(mine, self.history)]
+        line += [
+            (peer.version_set.versions[component], peer)
+            for peer in self.peers
+            if peer is not self.history
+            and set(peer.moved) <= {component}
+            and (not peer.moved or peer.version_set.lane is self.history.version_set.lane)
+        ]
+        ordered = sorted(line, key=lambda entry: version_key(entry[0], suffix) or ())
+        limit = version_key(mine, suffix) or ()
+        below = [(version, peer) for version, peer in ordered if (version_key(version, suffix) or ()) <= limit]
+        good: VersionRef | None = None
+        bad: VersionRef | None = None
+        for version, peer in below:
+            holds = peer.holds(self.claim)
+            if holds:
+                good, bad = VersionRef(component, version, peer.version_set.key, *_at(peer)), None
+            elif holds is False and bad is None:
+                bad = VersionRef(component, version, peer.version_set.key, *_at(peer))
+        return good, bad or self._ref(self.history.records[-1], component)
+
+    def _alone(self, component: str, version: str) -> History | None:
+        wanted = {normalized(version)}
+        return next(
+            (
+                peer
+                for peer in self.peers
+                if peer.moved == (component,)
+                and peer.version_set.lane is self.history.version_set.lane
+                and {normalized(peer.version_set.versions[component])} == wanted
+            ),
+            None,
+        )
+
+    def _pinned(self) -> History | None:
+        return next((peer for peer in self.peers if not peer.moved and peer.holds(self.claim) is not None), None)
+
+    def _peer(self, versions: Mapping[str, str], lane: Lane) -> History | None:
+        return next(
+            (
+                peer
+                for peer in self.peers
+                if peer.version_set.lane is lane and not moved_components(peer.version_set.versions, versions)
+            ),
+            None,
+        )
+
+    def _ref(self, record: VerdictRecord, component: str) -> VersionRef:
+        return VersionRef(component, record.versions[component], record.key, record.at, record.evidence)
+
+
+def _at(history: History) -> tuple[datetime, str]:
+    return history.records[-1].at, history.records[-1].evidence
+
+
+def _when(record: VerdictRecord) -> str:
+    return f"{record.at:%Y-%m-%d %H:%M}"

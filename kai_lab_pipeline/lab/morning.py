@@ -1,0 +1,128 @@
+"""The morning summary: did the night run, what is new, what broke, what could not be judged, when is the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from kai_lab_pipeline.lab.attribution import FAILURES, Kind
+from kai_lab_pipeline.lab.evidence import parse_time
+from kai_lab_pipeline.lab.version_matrix import Matrix, Row
+
+ALARM_AFTER = timedelta(hours=26)
+"""A nightly that is older than this did not run: a day, and two hours for a late or slow one."""
+
+
+@dataclass(frozen=True)
+class Nightly:
+    """One nightly run: when it began and which version sets it took on."""
+
+    started_at: datetime
+    keys: tuple[str, ...] = ()
+    could_not_look: tuple[str, ...] = ()
+    """Sentences about components whose registry could not be asked."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "started_at": self.started_at.isoformat(),
+            "keys": list(self.keys),
+            "could_not_look": list(self.could_not_look),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Nightly:
+        """The inverse of `to_json`. Raises KeyError or ValueError on something else."""
+        started = parse_time(data["started_at"])
+        if started is None:
+            raise ValueError(f"'started_at' is no RFC 3339 time: {data['started_at']!r}")
+        return cls(started, tuple(data.get("keys", ())), tuple(data.get("could_not_look", ())))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The morning's facts; `text` says them."""
+
+    last: Nightly | None
+    next_at: datetime | None
+    new: tuple[str, ...] = ()
+    """Version sets that got their first verdict in the last nightly."""
+    broken: tuple[str, ...] = ()
+    not_evaluated: tuple[str, ...] = ()
+    """Version sets of the last nightly without a verdict; they are tried again."""
+    details: tuple[str, ...] = field(default=())
+    alarm: str = ""
+
+    def text(self) -> str:
+        lines = [f"ALARM: {self.alarm}"] if self.alarm else []
+        ran = f"Last nightly ran at {self.last.started_at:%Y-%m-%d %H:%M %Z}" if self.last else "No nightly has run yet"
+        following = f"next at {self.next_at:%Y-%m-%d %H:%M %Z}" if self.next_at else "no next one is scheduled"
+        counts = f"{len(self.new)} new, {len(self.broken)} broken, {len(self.not_evaluated)} not evaluated"
+        lines.append(f"{ran.strip()}: {counts}, {following.strip()}.")
+        return "\n".join([*lines, *self.details])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "last_nightly": self.last.to_json() if self.last else None,
+            "next_at": self.next_at.isoformat() if self.next_at else None,
+            "new": list(self.new),
+            "broken": list(self.broken),
+            "not_evaluated": list(self.not_evaluated),
+            "details": list(self.details),
+            "alarm": self.alarm,
+            "text": self.text(),
+        }
+
+
+def morning_summary(matrix: Matrix, *, now: datetime, last: Nightly | None, next_at: datetime | None) -> Summary:
+    """What the last nightly left, judged at `now`. All times carry a time zone."""
+    rows = [row for row in matrix.rows if last is not None and row.version_set.key in last.keys]
+    tonight = [row for row in rows if last is not None and row.latest.at >= last.started_at]
+    judged = {row.version_set.key for row in tonight}
+    missing = [key for key in (last.keys if last else ()) if key not in judged]
+    lost = [row.version_set.key for row in tonight if row.state is Kind.NOT_EVALUATED]
+    return Summary(
+        last=last,
+        next_at=next_at,
+        new=tuple(row.version_set.key for row in tonight if last is not None and _first_verdict_since(row, last)),
+        broken=tuple(row.version_set.key for row in tonight if row.state in FAILURES),
+        not_evaluated=(*lost, *missing),
+        details=(*_details(tonight), *_shared(matrix, judged), *(last.could_not_look if last else ())),
+        alarm=_alarm(now, last),
+    )
+
+
+def _alarm(now: datetime, last: Nightly | None) -> str:
+    if last is None:
+        return ""
+    age = now - last.started_at
+    if age < timedelta(0):
+        return f"the last nightly began at {last.started_at:%Y-%m-%d %H:%M}, which is later than now: check the clock."
+    if age > ALARM_AFTER:
+        hours = int(age.total_seconds() // 3600)
+        return f"the last nightly is {hours} h old: is the daemon running, and the schedule on?"
+    return ""
+
+
+def _first_verdict_since(row: Row, last: Nightly) -> bool:
+    judged = [record for record in row.records if not record.infrastructure and record.claims]
+    return bool(judged) and judged[0].at >= last.started_at
+
+
+def _details(rows: list[Row]) -> list[str]:
+    lines: list[str] = []
+    for row in rows:
+        key = row.version_set.key
+        lines.extend(
+            f"{key}, claim {cell.claim}: {cell.kind}. {cell.sentence}"
+            for cell in row.cells
+            if cell.kind in FAILURES or cell.needs_rerun
+        )
+        if row.state is Kind.NOT_EVALUATED:
+            lines.append(f"{key}: {next(cell.sentence for cell in row.cells if cell.kind is Kind.NOT_EVALUATED)}")
+    return lines
+
+
+def _shared(matrix: Matrix, keys: set[str]) -> list[str]:
+    return [sentence for sentence in matrix.news() if sentence.partition(":")[0] in keys]

@@ -1,0 +1,147 @@
+"""What one judged version set leaves behind, so that nights can be compared long after their clusters are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from kai_lab_pipeline.lab.evidence import parse_time
+from kai_lab_pipeline.lab.verdict import Boundary, ClaimResult, Excuse, Judgement, Verdict
+from kai_lab_pipeline.lab.version_sets import Lane, VersionSet
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """One claim as it came out, and the checks that decided it."""
+
+    verdict: Verdict
+    excused: bool = False
+    """Every broken check has a valid excuse in lab.toml."""
+    checks: tuple[str, ...] = ()
+    """``asset.check`` of what broke or was not evaluated."""
+    message: str = ""
+    """The sentence of the first of them."""
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """The verdicts of one attempt at one version set, on one lane and backend."""
+
+    key: str
+    versions: Mapping[str, str]
+    lane: Lane
+    backend: str
+    at: datetime
+    """When the attempt was judged; with time zone."""
+    run_id: str
+    claims: Mapping[int, ClaimVerdict] = field(default_factory=dict)
+    boundary: Boundary = Boundary.NOT_EVALUATED
+    crossing: str | None = None
+    """How the boundary was meant to be crossed; None where it is meant to stand."""
+    evidence: str = ""
+    """Path of the evidence folder or report, relative to the lab's state folder."""
+    infrastructure: str = ""
+    """Why nothing could be judged (registry, Docker, network); empty when the lab was judged."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Chart digest by component, where known: the same version with another digest is another content."""
+    unexpected_passes: tuple[str, ...] = ()
+    """Checks that are excused and held all the same."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "versions": dict(self.versions),
+            "lane": self.lane.value,
+            "backend": self.backend,
+            "at": self.at.isoformat(),
+            "run_id": self.run_id,
+            "claims": {
+                str(claim): {
+                    "verdict": found.verdict.value,
+                    "excused": found.excused,
+                    "checks": list(found.checks),
+                    "message": found.message,
+                }
+                for claim, found in self.claims.items()
+            },
+            "boundary": self.boundary.value,
+            "crossing": self.crossing,
+            "evidence": self.evidence,
+            "infrastructure": self.infrastructure,
+            "digests": dict(self.digests),
+            "unexpected_passes": list(self.unexpected_passes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> VerdictRecord:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on something else."""
+        at = parse_time(data["at"])
+        if at is None:
+            raise ValueError(f"'at' is no RFC 3339 time: {data['at']!r}")
+        claims = {
+            int(claim): ClaimVerdict(
+                Verdict(found["verdict"]),
+                bool(found.get("excused", False)),
+                tuple(found.get("checks", ())),
+                str(found.get("message", "")),
+            )
+            for claim, found in data["claims"].items()
+        }
+        return cls(
+            key=str(data["key"]),
+            versions=dict(data["versions"]),
+            lane=Lane(data["lane"]),
+            backend=str(data["backend"]),
+            at=at,
+            run_id=str(data["run_id"]),
+            claims=claims,
+            boundary=Boundary(data.get("boundary", Boundary.NOT_EVALUATED.value)),
+            crossing=data.get("crossing"),
+            evidence=str(data.get("evidence", "")),
+            infrastructure=str(data.get("infrastructure", "")),
+            digests=dict(data.get("digests", {})),
+            unexpected_passes=tuple(data.get("unexpected_passes", ())),
+        )
+
+
+def record_of(
+    judgement: Judgement,
+    version_set: VersionSet,
+    *,
+    at: datetime,
+    run_id: str,
+    crossing: str | None = None,
+    evidence: str = "",
+    infrastructure: str = "",
+    digests: Mapping[str, str] | None = None,
+    excuses: Mapping[str, Excuse] | None = None,
+) -> VerdictRecord:
+    """The record of a judged version set. `excuses` are those of lab.toml, to notice a check that passes anyway."""
+    passes = {check.name for check in judgement.checks if check.verdict is Verdict.HELD} & set(excuses or ())
+    return VerdictRecord(
+        key=version_set.key,
+        versions=version_set.versions,
+        lane=version_set.lane,
+        backend=judgement.backend,
+        at=at,
+        run_id=run_id,
+        claims={claim.id: _claim_verdict(claim) for claim in judgement.claims},
+        boundary=judgement.boundary,
+        crossing=crossing,
+        evidence=evidence,
+        infrastructure=infrastructure,
+        digests=digests or {},
+        unexpected_passes=tuple(sorted(passes)),
+    )
+
+
+def _claim_verdict(claim: ClaimResult) -> ClaimVerdict:
+    deciding = [check for check in claim.checks if check.verdict is claim.verdict]
+    excused = claim.verdict is Verdict.BROKEN and all(check.excused is not None for check in deciding)
+    if claim.verdict not in (Verdict.BROKEN, Verdict.NOT_EVALUATED) or not deciding:
+        return ClaimVerdict(claim.verdict)
+    blamed = [check for check in deciding if check.excused is None] or deciding
+    names = tuple(check.name for check in deciding)
+    return ClaimVerdict(claim.verdict, excused, names, blamed[0].finding.message)

@@ -1,0 +1,127 @@
+"""Version sets by claims over many nights: what holds since when, what broke, and which component's step broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kai_lab_pipeline.lab.attribution import FAILURES, Cell, CellJudge, History, Kind
+from kai_lab_pipeline.lab.spec import CLAIMS
+from kai_lab_pipeline.lab.verdict_record import VerdictRecord
+from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, sort_key
+from kai_lab_pipeline.lab.versions import normalized
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version set on one lane and backend, over all its attempts."""
+
+    version_set: VersionSet
+    backend: str
+    records: tuple[VerdictRecord, ...]
+    cells: tuple[Cell, ...]
+    repushed: tuple[str, ...] = ()
+    """Components whose chart has other content than at an earlier attempt, under the same version."""
+    chart_diff: str = ""
+    """How the charts differ from the pinned ones, as text."""
+
+    @property
+    def latest(self) -> VerdictRecord:
+        return self.records[-1]
+
+    @property
+    def failures(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.kind in FAILURES)
+
+    @property
+    def state(self) -> Kind:
+        """The row in one word: the worst of its cells."""
+        kinds = {cell.kind for cell in self.cells}
+        return next((kind for kind in _WORST_FIRST if kind in kinds), Kind.NOT_EVALUATED)
+
+
+_WORST_FIRST = (
+    Kind.REGRESSION,
+    Kind.FIRST_FAILURE,
+    Kind.NOT_EVALUATED,
+    Kind.FLAKE,
+    Kind.BOUNDARY_MOVED,
+    Kind.EXCUSED,
+    Kind.HELD,
+    Kind.NOT_REACHABLE,
+)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """One regression, however many rows show it."""
+
+    id: str
+    """The same in every night, for telling it once."""
+    cell: Cell
+    row: Row
+
+
+@dataclass(frozen=True)
+class Matrix:
+    pinned: Mapping[str, str]
+    rows: tuple[Row, ...] = field(default=())
+
+    def regressions(self) -> tuple[Regression, ...]:
+        """Each regression once: a combined set that breaks through a component adds nothing to that component's own."""
+        found: dict[str, Regression] = {}
+        for row in self.rows:
+            for cell in row.cells:
+                if cell.kind is Kind.REGRESSION:
+                    identity = _identity(row, cell)
+                    found.setdefault(identity, Regression(identity, cell, row))
+        return tuple(found.values())
+
+    def news(self) -> tuple[str, ...]:
+        """What is worth a look and no failure: boundary moved, excuses that are not needed, re-pushed charts."""
+        return tuple(sentence for row in self.rows for sentence in _row_news(row))
+
+    def exit_code(self, keys: Collection[str] | None = None) -> int:
+        """1 for a broken claim that nobody excused, 3 for what was not evaluated, else 0; of all rows or of `keys`."""
+        states = {row.state for row in self.rows if keys is None or row.version_set.key in keys}
+        return 1 if states & FAILURES else 3 if Kind.NOT_EVALUATED in states else 0
+
+
+def _identity(row: Row, cell: Cell) -> str:
+    bad = cell.first_bad
+    what = f"{bad.component}@{normalized(bad.version)}" if bad is not None else row.version_set.key
+    return f"{row.backend}/{row.version_set.lane}/{what}/claim-{cell.claim}"
+
+
+def _row_news(row: Row) -> Iterator[str]:
+    name = row.version_set.key
+    for cell in row.cells:
+        if cell.kind is Kind.BOUNDARY_MOVED:
+            yield f"{name}: boundary moved. {cell.sentence}"
+    for check in row.latest.unexpected_passes:
+        yield f"{name}: {check} is excused and held all the same; the excuse can go."
+    for component in row.repushed:
+        version = row.version_set.versions[component]
+        yield f"{name}: the chart of {component} {version} was pushed again with other content."
+
+
+def build_matrix(
+    records: Iterable[VerdictRecord], pinned: Mapping[str, str], chart_diffs: Mapping[str, str] | None = None
+) -> Matrix:
+    """The matrix of all records, in the order in which they were written.
+
+    `pinned` are the versions that lab.toml pins: the reference for what moved. `chart_diffs` are texts by version set
+    key, shown beside the first bad version.
+    """
+    groups: dict[tuple[str, Lane, str], list[VerdictRecord]] = {}
+    for record in records:
+        groups.setdefault((record.key, record.lane, record.backend), []).append(record)
+    histories = [History(tuple(group), pinned) for group in groups.values()]
+    rows = []
+    for history in histories:
+        peers = [other for other in histories if other.backend == history.backend]
+        cells = tuple(CellJudge(history, peers, claim.id).cell() for claim in CLAIMS)
+        diff = (chart_diffs or {}).get(history.version_set.key, "")
+        rows.append(Row(history.version_set, history.backend, history.records, cells, history.repushed(), diff))
+    rows.sort(key=lambda row: (row.backend, sort_key(row.version_set), row.version_set.key))
+    return Matrix(dict(pinned), tuple(rows))

@@ -1,0 +1,363 @@
+"""The version matrix: attribution of what broke, flakes and lost nights told apart, and the morning summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from kai_lab_pipeline.lab.attribution import Cell, Kind
+from kai_lab_pipeline.lab.morning import Nightly, morning_summary
+from kai_lab_pipeline.lab.spec import CLAIMS
+from kai_lab_pipeline.lab.verdict import (
+    Boundary,
+    CheckResult,
+    ClaimResult,
+    Excuse,
+    Judgement,
+    Verdict,
+    broken,
+    held,
+    not_evaluated,
+    worst,
+)
+from kai_lab_pipeline.lab.verdict_record import ClaimVerdict, VerdictRecord, record_of
+from kai_lab_pipeline.lab.version_matrix import Matrix, Row, build_matrix
+from kai_lab_pipeline.lab.version_sets import Lane, version_set
+
+PINNED = {
+    "nvml_mock": "0.3.0",
+    "kai_scheduler": "v0.17.0",
+    "kai_resource_isolator": "1.1.0-chart",
+    "device_plugin": "v0.18.2",
+}
+FIRST_NIGHT = datetime(2026, 11, 27, 2, 0, tzinfo=timezone.utc)
+KAI_18 = {"kai_scheduler": "v0.18.3"}
+KAI_17_2 = {"kai_scheduler": "v0.17.2"}
+MOCK_4 = {"nvml_mock": "0.4.0"}
+
+
+def record(
+    changes: Mapping[str, str],
+    broken_claims: Iterable[int] = (),
+    *,
+    night: int = 0,
+    lane: Lane = Lane.FRESH,
+    **fields: object,
+) -> VerdictRecord:
+    found = version_set(PINNED, changes, lane)
+    claims = {
+        claim.id: ClaimVerdict(Verdict.BROKEN, checks=("a.b",), message="It is broken")
+        if claim.id in set(broken_claims)
+        else ClaimVerdict(Verdict.HELD)
+        for claim in CLAIMS
+    }
+    base = VerdictRecord(
+        key=found.key,
+        versions=found.versions,
+        lane=lane,
+        backend="rehearsal",
+        at=FIRST_NIGHT + timedelta(days=night),
+        run_id=f"run-{found.key}-{night}",
+        claims=claims,
+        boundary=Boundary.EXPECTED,
+        evidence=f"evidence/{found.key}/{night}",
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def lost(changes: Mapping[str, str], *, night: int = 0, why: str = "the registry limits the rate") -> VerdictRecord:
+    return record(changes, night=night, claims={}, boundary=Boundary.NOT_EVALUATED, infrastructure=why)
+
+
+def row_of(matrix: Matrix, changes: Mapping[str, str], lane: Lane = Lane.FRESH) -> Row:
+    key = version_set(PINNED, changes, lane).key
+    return next(row for row in matrix.rows if row.version_set.key == key)
+
+
+def cell(matrix: Matrix, changes: Mapping[str, str], claim: int, lane: Lane = Lane.FRESH) -> Cell:
+    return next(one for one in row_of(matrix, changes, lane).cells if one.claim == claim)
+
+
+def test_a_regression_is_the_step_of_the_component_that_moved() -> None:
+    matrix = build_matrix([record({}), record(KAI_17_2), record(KAI_18, [6, 7])], PINNED)
+    found = cell(matrix, KAI_18, 7)
+    assert found.kind is Kind.REGRESSION
+    assert found.blamed == ("kai_scheduler",)
+    assert str(found.last_good) == "kai_scheduler v0.17.2"
+    assert str(found.first_bad) == "kai_scheduler v0.18.3"
+    assert "last good v0.17.2, first bad v0.18.3" in found.sentence
+    assert cell(matrix, KAI_18, 1).kind is Kind.HELD
+    assert row_of(matrix, KAI_17_2).state is Kind.HELD
+    assert [one.id for one in matrix.regressions()] == [
+        "rehearsal/fresh/kai_scheduler@0.18.3/claim-6",
+        "rehearsal/fresh/kai_scheduler@0.18.3/claim-7",
+    ]
+    assert matrix.exit_code() == 1
+    assert matrix.exit_code({version_set(PINNED, KAI_17_2).key}) == 0
+
+
+def test_versions_after_the_first_bad_one_name_the_first() -> None:
+    later = {"kai_scheduler": "v0.19.0"}
+    fixed = {"kai_scheduler": "v0.19.1"}
+    again = {"kai_scheduler": "v0.19.10"}
+    history = [record({}), record(later, [7]), record(KAI_18, [7]), record(again, [7]), record(fixed)]
+    matrix = build_matrix(history, PINNED)
+    assert str(cell(matrix, later, 7).first_bad) == "kai_scheduler v0.18.3"
+    assert str(cell(matrix, later, 7).last_good) == "kai_scheduler v0.17.0"
+    assert str(cell(matrix, again, 7).last_good) == "kai_scheduler v0.19.1"
+    assert str(cell(matrix, again, 7).first_bad) == "kai_scheduler v0.19.10"
+    assert len(matrix.regressions()) == 2
+
+
+def test_the_newest_of_all_together_blames_the_guilty_one_and_is_told_once() -> None:
+    history = [record({}), record(KAI_18, [7]), record(MOCK_4), record(KAI_18 | MOCK_4, [7])]
+    matrix = build_matrix(history, PINNED)
+    assert cell(matrix, KAI_18 | MOCK_4, 7).blamed == ("kai_scheduler",)
+    assert [one.row.version_set.moved for one in matrix.regressions()] == [("kai_scheduler",)]
+
+
+def test_two_guilty_components_are_both_named() -> None:
+    history = [record({}), record(KAI_18, [7]), record(MOCK_4, [7]), record(KAI_18 | MOCK_4, [7])]
+    found = cell(build_matrix(history, PINNED), KAI_18 | MOCK_4, 7)
+    assert set(found.blamed) == {"kai_scheduler", "nvml_mock"}
+    assert "kai_scheduler v0.18.3" in found.sentence
+    assert "nvml_mock 0.4.0" in found.sentence
+
+
+def test_a_combination_that_breaks_although_each_alone_holds() -> None:
+    history = [record({}), record(KAI_18), record(MOCK_4), record(KAI_18 | MOCK_4, [7])]
+    found = cell(build_matrix(history, PINNED), KAI_18 | MOCK_4, 7)
+    assert found.kind is Kind.REGRESSION
+    assert found.sentence.startswith("Only the combination of")
+
+
+def test_a_combination_whose_parts_were_not_judged_accuses_nobody_alone() -> None:
+    found = cell(build_matrix([record({}), record(KAI_18 | MOCK_4, [7])], PINNED), KAI_18 | MOCK_4, 7)
+    assert found.sentence.startswith("One of ")
+
+
+def test_an_upgrade_that_breaks_what_a_fresh_install_holds() -> None:
+    history = [record({}), record(KAI_18), record(KAI_18, [2], lane=Lane.UPGRADE)]
+    matrix = build_matrix(history, PINNED)
+    found = cell(matrix, KAI_18, 2, Lane.UPGRADE)
+    assert found.kind is Kind.REGRESSION
+    assert "upgrading a living lab to kai_scheduler v0.18.3" in found.sentence
+    assert cell(matrix, KAI_18, 2).kind is Kind.HELD
+    assert [one.id for one in matrix.regressions()] == ["rehearsal/upgrade/kai_scheduler@0.18.3/claim-2"]
+
+
+def test_what_the_pinned_versions_break_too_is_no_regression() -> None:
+    matrix = build_matrix([record({}, [7]), record(KAI_18, [7])], PINNED)
+    assert cell(matrix, {}, 7).kind is Kind.FIRST_FAILURE
+    found = cell(matrix, KAI_18, 7)
+    assert found.kind is Kind.FIRST_FAILURE
+    assert "the pinned versions break it too" in found.sentence
+    assert matrix.regressions() == ()
+    assert matrix.exit_code() == 1
+
+
+def test_without_a_verdict_of_the_pinned_versions_nothing_is_blamed() -> None:
+    matrix = build_matrix([record(KAI_18, [7])], PINNED)
+    assert "no verdict yet" in cell(matrix, KAI_18, 7).sentence
+    assert cell(matrix, KAI_18, 7).kind is Kind.FIRST_FAILURE
+
+
+def test_another_backend_proves_nothing() -> None:
+    matrix = build_matrix([record({}, backend="kind"), record(KAI_18, [7])], PINNED)
+    assert cell(matrix, KAI_18, 7).kind is Kind.FIRST_FAILURE
+
+
+def test_broken_then_held_with_the_same_content_is_a_flake() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [7], night=1), record(KAI_18, night=2)], PINNED)
+    found = cell(matrix, KAI_18, 7)
+    assert (found.kind, found.verdict, found.needs_rerun) == (Kind.FLAKE, Verdict.HELD, False)
+    assert matrix.exit_code() == 0
+
+
+def test_held_then_broken_once_asks_for_a_rerun_and_twice_is_a_regression() -> None:
+    history = [record({}), record(KAI_18), record(KAI_18, [7], night=1)]
+    once = cell(build_matrix(history, PINNED), KAI_18, 7)
+    assert (once.kind, once.needs_rerun) == (Kind.FLAKE, True)
+    twice = cell(build_matrix([*history, record(KAI_18, [7], night=2)], PINNED), KAI_18, 7)
+    assert twice.kind is Kind.REGRESSION
+    assert "something that no version pins has moved" in twice.sentence
+    assert twice.since == FIRST_NIGHT + timedelta(days=1)
+
+
+def test_a_repushed_chart_that_breaks_is_a_regression_of_that_component() -> None:
+    history = [
+        record({}),
+        record(KAI_18, digests={"kai_scheduler": "sha256:a", "nvml_mock": "sha256:n"}),
+        record(KAI_18, [7], night=1, digests={"kai_scheduler": "sha256:b", "nvml_mock": "sha256:n"}),
+    ]
+    matrix = build_matrix(history, PINNED)
+    found = cell(matrix, KAI_18, 7)
+    assert (found.kind, found.blamed) == (Kind.REGRESSION, ("kai_scheduler",))
+    assert "pushed again" in found.sentence
+    assert any("pushed again with other content" in line for line in matrix.news())
+
+
+def test_a_repushed_chart_that_heals_is_no_flake() -> None:
+    history = [
+        record({}),
+        record(KAI_18, [7], digests={"kai_scheduler": "sha256:a"}),
+        record(KAI_18, night=1, digests={"kai_scheduler": "sha256:b"}),
+    ]
+    assert cell(build_matrix(history, PINNED), KAI_18, 7).kind is Kind.HELD
+
+
+def test_a_night_lost_to_infrastructure_is_no_regression() -> None:
+    matrix = build_matrix([record({}), record(KAI_18), lost(KAI_18, night=1)], PINNED)
+    found = cell(matrix, KAI_18, 7)
+    assert (found.kind, found.verdict) == (Kind.NOT_EVALUATED, Verdict.NOT_EVALUATED)
+    assert "the registry limits the rate. Last verdict: held 2026-11-27 02:00." in found.sentence
+    assert found.since == FIRST_NIGHT + timedelta(days=1)
+    assert matrix.exit_code() == 3
+    assert matrix.regressions() == ()
+
+
+def test_a_lost_night_between_changes_nothing() -> None:
+    history = [record({}), record(KAI_18), lost(KAI_18, night=1), record(KAI_18, night=2)]
+    found = cell(build_matrix(history, PINNED), KAI_18, 7)
+    assert (found.kind, found.since) == (Kind.HELD, FIRST_NIGHT)
+
+
+def test_excused_and_passing_unexpectedly() -> None:
+    excused = {7: ClaimVerdict(Verdict.BROKEN, excused=True, checks=("a.b",), message="known")}
+    claims = {claim.id: ClaimVerdict(Verdict.HELD) for claim in CLAIMS} | excused
+    matrix = build_matrix([record({}), record(KAI_18, claims=claims, unexpected_passes=("a.c",))], PINNED)
+    assert cell(matrix, KAI_18, 7).kind is Kind.EXCUSED
+    assert matrix.exit_code() == 0
+    assert any("a.c is excused and held all the same" in line for line in matrix.news())
+
+
+def test_a_crossed_boundary_that_nobody_set_up_is_news() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [8], boundary=Boundary.CROSSED)], PINNED)
+    assert cell(matrix, KAI_18, 8).kind is Kind.BOUNDARY_MOVED
+    assert matrix.exit_code() == 0
+    assert any("boundary moved" in line for line in matrix.news())
+    different = build_matrix([record({}), record(KAI_18, [8], boundary=Boundary.DIFFERENT)], PINNED)
+    assert cell(different, KAI_18, 8).kind is Kind.REGRESSION
+
+
+def test_a_clock_that_jumps_back_does_not_turn_the_order_round() -> None:
+    history = [record({}), record(KAI_18, [7], night=5), record(KAI_18, [7], night=-5)]
+    found = cell(build_matrix(history, PINNED), KAI_18, 7)
+    assert found.run_id.endswith("--5")
+    assert found.since == FIRST_NIGHT + timedelta(days=5)
+
+
+def test_250_version_sets_stay_quick() -> None:
+    history = [record({})] + [record({"kai_scheduler": f"v0.18.{patch}"}, [7]) for patch in range(250)]
+    began = time.process_time()
+    matrix = build_matrix(history, PINNED)
+    assert time.process_time() - began < 8
+    assert len(matrix.regressions()) == 1
+
+
+def test_records_survive_json() -> None:
+    one = record(KAI_18, [7], digests={"kai_scheduler": "sha256:a"}, crossing="toolkit", infrastructure="x")
+    assert VerdictRecord.from_json(one.to_json()) == one
+    with pytest.raises(ValueError, match="'at' is no RFC 3339 time"):
+        VerdictRecord.from_json(one.to_json() | {"at": "yesterday"})
+
+
+def judgement(excused: bool) -> Judgement:
+    excuse = Excuse("renamed value", "2027-01-01") if excused else None
+    claims = []
+    for claim in CLAIMS:
+        findings = {claim.checks[0]: held("x", "x", "fine")}
+        if claim.id == 7:
+            findings[claim.checks[1]] = broken("a", "b", "The runtime class is missing.")
+        if claim.id == 8:
+            findings[claim.checks[1]] = not_evaluated("a", "blocked by something")
+        checks = tuple(
+            CheckResult(
+                name.partition(".")[0],
+                name.partition(".")[2],
+                finding,
+                excuse if finding.verdict is Verdict.BROKEN else None,
+            )
+            for name, finding in findings.items()
+        )
+        claims.append(ClaimResult(claim.id, claim.statement, worst(c.verdict for c in checks), checks))
+    return Judgement("rehearsal", PINNED, Boundary.NOT_EVALUATED, tuple(claims))
+
+
+@pytest.mark.parametrize("excused", [False, True])
+def test_a_record_of_a_judgement(excused: bool) -> None:
+    held_anyway = CLAIMS[0].checks[0]
+    found = record_of(
+        judgement(excused),
+        version_set(PINNED, KAI_18),
+        at=FIRST_NIGHT,
+        run_id="r1",
+        excuses={held_anyway: Excuse("x", "2027-01-01")},
+    )
+    assert found.claims[7] == ClaimVerdict(
+        Verdict.BROKEN, excused, (CLAIMS[6].checks[1],), "The runtime class is missing."
+    )
+    assert found.claims[8].verdict is Verdict.NOT_EVALUATED
+    assert found.claims[1] == ClaimVerdict(Verdict.HELD)
+    assert found.unexpected_passes == (held_anyway,)
+    assert found.versions["kai_scheduler"] == "v0.18.3"
+
+
+NOW = FIRST_NIGHT + timedelta(days=1, hours=6)
+
+
+def night(*changes: Mapping[str, str], started: datetime = FIRST_NIGHT + timedelta(days=1)) -> Nightly:
+    return Nightly(started, tuple(version_set(PINNED, one).key for one in changes))
+
+
+def test_the_morning_says_what_the_night_left() -> None:
+    history = [record({}), record(KAI_17_2, night=1), record(KAI_18, [7], night=1), lost(MOCK_4, night=1)]
+    matrix = build_matrix(history, PINNED)
+    summary = morning_summary(
+        matrix,
+        now=NOW,
+        last=night(KAI_17_2, KAI_18, MOCK_4, KAI_18 | MOCK_4),
+        next_at=FIRST_NIGHT + timedelta(days=2),
+    )
+    lines = summary.text().splitlines()
+    assert lines[0] == (
+        "Last nightly ran at 2026-11-28 02:00 UTC: 2 new, 1 broken, 2 not evaluated, next at 2026-11-29 02:00 UTC."
+    )
+    assert any("claim 7: regression. kai_scheduler v0.18.3 broke it" in line for line in lines)
+    assert any("the registry limits the rate" in line for line in lines)
+    assert summary.alarm == ""
+    assert summary.to_json()["not_evaluated"] == [
+        version_set(PINNED, MOCK_4).key,
+        version_set(PINNED, KAI_18 | MOCK_4).key,
+    ]
+
+
+def test_a_night_with_nothing_new() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [7])], PINNED)
+    summary = morning_summary(matrix, now=NOW, last=night(), next_at=None)
+    assert "0 new, 0 broken, 0 not evaluated, no next one is scheduled" in summary.text()
+
+
+@pytest.mark.parametrize(("hours", "alarm"), [(25.9, ""), (26.1, "26 h old"), (-1, "check the clock")])
+def test_the_alarm_after_26_hours(hours: float, alarm: str) -> None:
+    last = Nightly(NOW - timedelta(hours=hours))
+    summary = morning_summary(build_matrix([], PINNED), now=NOW, last=last, next_at=None)
+    assert alarm in summary.alarm
+    assert bool(summary.alarm) is bool(alarm)
+    assert summary.text().startswith("ALARM") is bool(alarm)
+
+
+def test_before_the_first_night() -> None:
+    summary = morning_summary(build_matrix([], PINNED), now=NOW, last=None, next_at=None)
+    assert summary.text() == "No nightly has run yet: 0 new, 0 broken, 0 not evaluated, no next one is scheduled."
+
+
+def test_a_nightly_survives_json() -> None:
+    last = Nightly(FIRST_NIGHT, ("a", "b"), ("kai_scheduler: could not look",))
+    assert Nightly.from_json(last.to_json()) == last
+    with pytest.raises(ValueError, match="started_at"):
+        Nightly.from_json({"started_at": 7})
