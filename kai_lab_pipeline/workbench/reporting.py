@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.verdict import Judgement
@@ -44,17 +43,9 @@ def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
         access=ClusterAccess(kubeconfig=str(lab.backend.kubeconfig_hint())),
         evidence_folder=f"../../evidence/{lab.run_id}",
     )
-    report = build_report(judgement, evidence, context)
+    report = build_report(judgement, evidence, context, lab.expectations)
     files = write_report(report, lab.state.reports / lab.run_id)
-    _publish(lab)
+    # The folder that always holds the newest report lies one level higher: its links differ.
+    newest = replace(context, evidence_folder=f"../evidence/{lab.run_id}")
+    write_report(build_report(judgement, evidence, newest, lab.expectations), lab.state.latest_report)
     return Reported(report, files, judgement, evidence)
-
-
-def _publish(lab: Lab) -> None:
-    """Copy this run's report to the folder that always holds the newest one."""
-    newest = lab.state.latest_report
-    newest.mkdir(parents=True, exist_ok=True)
-    for file in (lab.state.reports / lab.run_id).iterdir():
-        temporary = newest / f".{file.name}"
-        shutil.copyfile(file, temporary)
-        temporary.replace(newest / file.name)
