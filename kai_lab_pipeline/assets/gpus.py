@@ -4,11 +4,12 @@ from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
+from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.workbench.apply import manifest_text
 
 
 def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
@@ -35,7 +36,7 @@ def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
         """
         return install_release(step, "nvml_mock")
 
-    @lab_asset(group, "device_plugin", kinds={"kubernetes"}, built_from=read_manifest(settings, "device_plugin"))
+    @lab_asset(group, "device_plugin", kinds={"kubernetes"}, built_from=manifest_text(settings, "device_plugin"))
     def device_plugin(step: Step) -> dg.MaterializeResult[Any]:
         """NVIDIA's device plugin, pointed at the mock's driver root: the node advertises `nvidia.com/gpu: 8`.
 

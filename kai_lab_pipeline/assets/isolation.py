@@ -4,10 +4,11 @@ from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
+from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
+from kai_lab_pipeline.workbench.apply import manifest_text
 
 
 def isolation_assets(group: Group) -> list[dg.AssetsDefinition]:
@@ -17,7 +18,7 @@ def isolation_assets(group: Group) -> list[dg.AssetsDefinition]:
         group,
         "nvidia_runtime_class",
         kinds={"kubernetes"},
-        built_from=[read_manifest(settings, "nvidia_runtime_class"), settings.boundary.crossing],
+        built_from=[manifest_text(settings, "nvidia_runtime_class"), settings.boundary.crossing],
     )
     def nvidia_runtime_class(step: Step) -> dg.MaterializeResult[Any]:
         """RuntimeClass `nvidia`, mapped to runc on a node that has no such runtime.

@@ -4,10 +4,11 @@ from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
+from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
+from kai_lab_pipeline.workbench.apply import manifest_text
 
 
 def scheduler_assets(group: Group) -> list[dg.AssetsDefinition]:
@@ -24,7 +25,7 @@ def scheduler_assets(group: Group) -> list[dg.AssetsDefinition]:
         """
         return install_release(step, "kai_scheduler")
 
-    @lab_asset(group, "queues", kinds={"kubernetes"}, built_from=read_manifest(settings, "queues"))
+    @lab_asset(group, "queues", kinds={"kubernetes"}, built_from=manifest_text(settings, "queues"))
     def queues(step: Step) -> dg.MaterializeResult[Any]:
         """The queues `default` and, below it, `default-queue`, both unlimited.
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.assets.apply import read_manifest
 from kai_lab_pipeline.assets.group import digest
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.apply import manifest_text
 
 
 def upstream_assets(settings: Settings, group_name: str) -> list[dg.AssetsDefinition]:
@@ -39,7 +39,7 @@ def _chart(component: str, settings: Settings, group_name: str) -> dg.AssetsDefi
 
 def _device_plugin(settings: Settings, group_name: str) -> dg.AssetsDefinition:
     manifest = settings.manifests.device_plugin
-    text = read_manifest(settings, "device_plugin")
+    text = manifest_text(settings, "device_plugin")
 
     @dg.asset(
         name="device_plugin",

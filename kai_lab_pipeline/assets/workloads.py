@@ -4,16 +4,17 @@ from typing import Any
 
 import dagster as dg
 
-from kai_lab_pipeline.assets.apply import apply_manifest, read_manifest
+from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.workbench.apply import manifest_text
 
 
 def workload_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
 
-    @lab_asset(group, "whole_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "whole_gpu_pod"))
+    @lab_asset(group, "whole_gpu_pod", kinds={"kubernetes"}, built_from=manifest_text(settings, "whole_gpu_pod"))
     def whole_gpu_pod(step: Step) -> dg.MaterializeResult[Any]:
         """A pod with a whole card (`nvidia.com/gpu: 1`): it runs, for it needs no reservation pod.
 
@@ -21,7 +22,7 @@ def workload_assets(group: Group) -> list[dg.AssetsDefinition]:
         """
         return apply_manifest(step)
 
-    @lab_asset(group, "shared_gpu_pod", kinds={"kubernetes"}, built_from=read_manifest(settings, "shared_gpu_pod"))
+    @lab_asset(group, "shared_gpu_pod", kinds={"kubernetes"}, built_from=manifest_text(settings, "shared_gpu_pod"))
     def shared_gpu_pod(step: Step) -> dg.MaterializeResult[Any]:
         """A pod with 20480 MiB of a card: KAI accounts 0.51 of it, HAMi-core is injected.
 

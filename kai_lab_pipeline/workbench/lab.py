@@ -19,6 +19,7 @@ from kai_lab_pipeline.lab.evidence import Evidence, Observation
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM, Expectations
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.apply import Applier
 from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.settle import Settled, settle
 from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
@@ -161,6 +162,13 @@ class Lab:
         stale = {name for name in assets if evidence.of(name).run_id != self.run_id}
         kept = {name: seen for name, seen in evidence.observations.items() if name not in stale}
         return replace(evidence, observations=kept)
+
+    # -- manifests -------------------------------------------------------------------------------------------------
+
+    def applier(self, asset: str) -> Applier:
+        return Applier(
+            self.settings, self.backend.connect(), self.backend.time_scale, self.settings.deadline_s(asset), self.log
+        )
 
     # -- gates -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,128 @@
+"""Manifests on the cluster: what `kubectl apply` is in the lab, minimal and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kai_lab_pipeline.backends.base import Log, StepFacts
+from kai_lab_pipeline.clients.kubernetes import Cluster, Invalid
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.patience import retry_transient, wait_gone
+
+T = TypeVar("T")
+MANIFESTS: Mapping[str, str] = {
+    "queues": "manifests/queues.yaml",
+    "nvidia_runtime_class": "manifests/runtime-class.yaml",
+    "whole_gpu_pod": "manifests/whole-gpu-pod.yaml",
+    "shared_gpu_pod": "manifests/shared-gpu-pod.yaml",
+}
+"""The manifest of each asset that is one; the device plugin's is named in lab.toml."""
+REPLACEABLE = ("RuntimeClass",)
+"""Kinds besides pods with fields that cannot change (a RuntimeClass's handler) and that hold no state of their own."""
+POD_END_S = 60.0
+"""Longest time a replaced pod gets to end, real seconds: busybox's sleep ignores TERM for its 30 s of grace."""
+
+
+def manifest_of(settings: Settings, asset: str) -> str:
+    return settings.manifests.device_plugin.file if asset == "device_plugin" else MANIFESTS[asset]
+
+
+def manifest_text(settings: Settings, asset: str) -> str:
+    """The manifest's text as it is now, or a note that it cannot be read (the step says so when it runs)."""
+    path = settings.project_file(manifest_of(settings, asset))
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return f"unreadable: {type(error).__name__}"
+
+
+@dataclass(frozen=True)
+class Applier:
+    """Applies manifests to one cluster within a deadline (seconds), telling what it waits for."""
+
+    settings: Settings
+    cluster: Cluster
+    time_scale: float
+    deadline_s: float
+    log: Log
+
+    def apply(self, objects: list[dict[str, Any]]) -> StepFacts:
+        """Apply objects server-side; pods that differ are replaced, what is the same is left alone. Raises LabError."""
+        done, attempts = [], 1
+        for obj in objects:
+            said, tries = self._pod(obj) if obj["kind"] == "Pod" else self._object(obj)
+            done.append(f"{obj['kind']} {obj['metadata']['name']} {said}")
+            attempts = max(attempts, tries)
+        changed = any(not said.endswith("unchanged") for said in done)
+        return StepFacts(", ".join(done), changed=changed, attempts=attempts)
+
+    def _object(self, obj: Mapping[str, Any]) -> tuple[str, int]:
+        meta = obj["metadata"]
+        before = self.cluster.find(self.cluster.resource_of(obj), meta["name"], namespace=meta.get("namespace"))
+        try:
+            after, attempts = self._retry(lambda: self.cluster.apply(obj), f"apply {obj['kind']} {meta['name']}")
+        except Invalid as error:
+            if obj["kind"] not in REPLACEABLE:
+                raise
+            return self._replace(obj, f"what cannot be changed is different ({error.message[:160]})")
+        if before is None:
+            return "created", attempts
+        same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
+        return "unchanged" if same else "configured", attempts
+
+    def _pod(self, obj: Mapping[str, Any]) -> tuple[str, int]:
+        """A pod is made once: what was decided at its creation (spec, what webhooks injected) cannot change later."""
+        meta = obj["metadata"]
+        living = self.cluster.find("pods", meta["name"], namespace=meta["namespace"])
+        if living is None:
+            return self._create(obj, "created")
+        reason, _ = self._retry(lambda: _why_replace(self.cluster, obj, living), f"compare pod {meta['name']}")
+        return ("unchanged", 1) if reason is None else self._replace(obj, reason)
+
+    def _replace(self, obj: Mapping[str, Any], reason: str) -> tuple[str, int]:
+        resource, meta = self.cluster.resource_of(obj), obj["metadata"]
+        name, namespace = meta["name"], meta.get("namespace")
+        self.log(f"{obj['kind']} {name} is replaced: {reason}")
+        self.cluster.delete(resource, name, namespace=namespace)
+        wait_gone(self.cluster, resource, name, namespace=namespace, deadline_s=max(POD_END_S * self.time_scale, 10.0))
+        return self._create(obj, f"replaced ({reason})")
+
+    def _create(self, obj: Mapping[str, Any], said: str) -> tuple[str, int]:
+        _, attempts = self._retry(lambda: self.cluster.apply(obj), f"create {obj['kind']} {obj['metadata']['name']}")
+        return said, attempts
+
+    def _retry(self, call: Callable[[], T], what: str) -> tuple[T, int]:
+        return retry_transient(call, what=what, deadline_s=self.deadline_s, log=self.log)
+
+
+def _why_replace(cluster: Cluster, obj: Mapping[str, Any], living: Mapping[str, Any]) -> str | None:
+    if living["metadata"].get("deletionTimestamp"):
+        return "it is being deleted"
+    phase = (living.get("status") or {}).get("phase")
+    if phase in ("Failed", "Succeeded"):
+        return f"it has ended ({phase})"
+    try:
+        wanted = cluster.apply(obj, dry_run=True)
+    except Invalid as error:
+        return f"its manifest changed in what a living pod cannot change ({error.message[:160]})"
+    for part in ("labels", "annotations"):
+        if (wanted["metadata"].get(part) or {}) != (living["metadata"].get(part) or {}):
+            return f"its {part} differ from the manifest"
+    fresh = {**obj, "metadata": {**obj["metadata"], "name": f"{obj['metadata']['name']}-probe"}}
+    if _injected(cluster.apply(fresh, dry_run=True)) != _injected(living):
+        return "a pod made now would be given other mounts, variables or runtime class"
+    return None
+
+
+def _injected(pod: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What admission webhooks decide about a pod, without the names that are random in each."""
+    spec = pod["spec"]
+    containers = spec.get("containers") or ()
+    return (
+        spec.get("runtimeClassName"),
+        sorted(entry["name"] for container in containers for entry in container.get("env") or ()),
+        sorted(mount["mountPath"] for container in containers for mount in container.get("volumeMounts") or ()),
+        sorted(str(volume["hostPath"]["path"]) for volume in spec.get("volumes") or () if "hostPath" in volume),
+    )
