@@ -74,6 +74,8 @@ class Cell:
     last_good: VersionRef | None = None
     first_bad: VersionRef | None = None
     checks: tuple[str, ...] = ()
+    message: str = ""
+    """The sentence of the check that decided."""
 
     @property
     def needs_rerun(self) -> bool:
@@ -194,6 +196,7 @@ class CellJudge:
                 last_good=last_good,
                 first_bad=first_bad,
                 checks=current.checks,
+                message=current.message,
             )
 
         return make
@@ -264,14 +267,14 @@ class CellJudge:
         """The newest good version of a component below its oldest bad one, and that bad one."""
         suffix = component_suffix(component)
         mine = self.history.version_set.versions[component]
-        line = [(mine, self.history)]
-        line += [
+        line = [
             (peer.version_set.versions[component], peer)
             for peer in self.peers
             if peer is not self.history
             and set(peer.moved) <= {component}
             and (not peer.moved or peer.version_set.lane is self.history.version_set.lane)
         ]
+        line.append((mine, self.history))  # last, so that a component's own set names it before a combination does
         ordered = sorted(line, key=lambda entry: version_key(entry[0], suffix) or ())
         limit = version_key(mine, suffix) or ()
         below = [(version, peer) for version, peer in ordered if (version_key(version, suffix) or ()) <= limit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -113,14 +114,13 @@ def _first_verdict_since(row: Row, last: Nightly) -> bool:
 def _details(rows: list[Row]) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        key = row.version_set.key
-        lines.extend(
-            f"{key}, claim {cell.claim}: {cell.kind}. {cell.sentence}"
-            for cell in row.cells
-            if cell.kind in FAILURES or cell.needs_rerun
-        )
+        worth = [cell for cell in row.cells if cell.kind in FAILURES or cell.needs_rerun]
+        for told, cells in itertools.groupby(worth, key=lambda cell: f"{cell.kind}. {cell.sentence}"):
+            claims = [str(cell.claim) for cell in cells]
+            lines.append(f"{row.version_set.key}, claim{'s' * (len(claims) > 1)} {', '.join(claims)}: {told}")
         if row.state is Kind.NOT_EVALUATED:
-            lines.append(f"{key}: {next(cell.sentence for cell in row.cells if cell.kind is Kind.NOT_EVALUATED)}")
+            told = next(cell.sentence for cell in row.cells if cell.kind is Kind.NOT_EVALUATED)
+            lines.append(f"{row.version_set.key}: {told}")
     return lines
 
 
