@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kai_lab_pipeline.lab.gpu import (
@@ -19,6 +19,8 @@ from kai_lab_pipeline.lab.gpu import (
     portion_per_device,
     requested_fraction,
 )
+
+REPEATABLE = settings(derandomize=True, deadline=None)
 
 A100 = "40960"
 labels = st.integers(min_value=100, max_value=BYTES_FROM - 1)
@@ -85,6 +87,7 @@ def test_a_label_below_the_step_fits_nothing(label: str) -> None:
     assert memory_limit_mib(label, math.inf) is None
 
 
+@REPEATABLE
 @given(requests, labels)
 def test_a_fraction_covers_its_request(request_mib: int, label: int) -> None:
     fraction = fraction_of_memory(request_mib, str(label))
@@ -94,12 +97,14 @@ def test_a_fraction_covers_its_request(request_mib: int, label: int) -> None:
     assert round(fraction * 100) == pytest.approx(fraction * 100)
 
 
+@REPEATABLE
 @given(requests, requests, labels)
 def test_more_memory_is_never_a_smaller_fraction(one: int, other: int, label: int) -> None:
     small, large = sorted((one, other))
     assert fraction_of_memory(small, str(label)) <= fraction_of_memory(large, str(label))
 
 
+@REPEATABLE
 @given(labels)
 def test_the_floor_takes_off_less_than_a_step(label: int) -> None:
     floored = floored_memory_mib(str(label))
@@ -107,11 +112,13 @@ def test_the_floor_takes_off_less_than_a_step(label: int) -> None:
     assert 0 <= label - floored < 100
 
 
+@REPEATABLE
 @given(labels)
 def test_the_advertised_memory_fits_only_if_a_multiple_of_the_step(label: int) -> None:
     assert (fraction_of_memory(label, str(label)) <= 1) == (label % 100 == 0)
 
 
+@REPEATABLE
 @given(st.text(max_size=12))
 def test_any_label_can_be_read(label: str) -> None:
     assert floored_memory_mib(label) % 100 == 0
@@ -146,6 +153,7 @@ def test_what_admission_refuses_shares_nothing(annotations: dict[str, object]) -
     assert requested_fraction(annotations, A100) is None
 
 
+@REPEATABLE
 @given(st.integers(min_value=1, max_value=99))
 def test_hundredths_stay_what_they_are(hundredths: int) -> None:
     text = f"{hundredths / 100:.2f}"
@@ -178,6 +186,7 @@ def test_numbers_are_printed_as_the_scheduler_prints_them(value: float, text: st
     assert format_quantity(value) == text
 
 
+@REPEATABLE
 @given(st.lists(st.integers(min_value=1, max_value=100), min_size=1, max_size=20))
 def test_sums_of_hundredths_print_exactly(hundredths: list[int]) -> None:
     total = sum(hundredths)

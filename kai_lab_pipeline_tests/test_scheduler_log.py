@@ -6,12 +6,14 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kai_lab_pipeline.lab.scheduler_log import newest_division, parse_division, strip_ansi
 from kai_lab_pipeline_tests.damages import recorded
 from kai_lab_pipeline_tests.damages.draft import CROSSED, LAB
+
+REPEATABLE = settings(derandomize=True, deadline=None)
 
 RECORDED = (
     "2026-11-30T01:10:44.564718803Z 2026-11-30T01:10:44.563Z\t\x1b[34mINFO\x1b[0m\tresource_division/"
@@ -116,12 +118,14 @@ def test_ansi_is_stripped() -> None:
     assert strip_ansi("\x1b[34mINFO\x1b[0m \x1b[1;31mx") == "INFO x"
 
 
+@REPEATABLE
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     newest_division([text, RECORDED[: len(text)], text + RECORDED], "default-queue")
     assert strip_ansi(strip_ansi(text)) is not None
 
 
+@REPEATABLE
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z][A-Za-z]{0,12}", fullmatch=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kai_lab_pipeline.lab.evidence import (
@@ -126,6 +126,12 @@ def waiting_reason(pod: K8sObject) -> str | None:
         if reason:
             return str(reason)
     return None
+
+
+def by_key(entries: Any, key: str) -> Mapping[str, Mapping[str, Any]]:
+    """The entries of a list by what they have under `key`; of several with the same, the last."""
+    found = (mapping(entry) for entry in sequence(entries))
+    return {str(entry.get(key)): entry for entry in found}
 
 
 def containers_of(pod: K8sObject) -> tuple[K8sObject, ...]:

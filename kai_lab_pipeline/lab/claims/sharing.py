@@ -22,6 +22,7 @@ from kai_lab_pipeline.lab.claims.reading import (
     PRESENT_LABEL,
     QUEUE_LABEL,
     Settled,
+    by_key,
     containers_of,
     objects,
     pod_named,
@@ -97,8 +98,8 @@ def memory_label(evidence: Evidence, seen: Observation, pod: K8sObject, expected
     request = seen.find("bindrequests", name_of(pod), str(metadata_of(pod).get("namespace")))
     selected = spec_of(request).get("selectedNode") if request is not None else None
     for name in (spec_of(pod).get("nodeName"), selected, evidence.node):
-        if name in nodes:
-            return _label(nodes[name])
+        if name and str(name) in nodes:
+            return _label(nodes[str(name)])
     gpu_nodes = [node for node in nodes.values() if labels_of(node).get(PRESENT_LABEL) == "true"]
     labels = [_label(node) for node in gpu_nodes or nodes.values()]
     return min(labels, key=floored_memory_mib, default=None)
@@ -153,10 +154,8 @@ def whole_gpus(pod: K8sObject) -> int:
 def limit_source(pod: K8sObject) -> Mapping[str, Any]:
     """The configMapKeyRef from which the GPU container takes CUDA_DEVICE_MEMORY_LIMIT; empty when it does not."""
     found = gpu_container(pod)
-    for entry in sequence(found[0].get("env")) if found else ():
-        if mapping(entry).get("name") == LIMIT_VARIABLE:
-            return mapping(mapping(mapping(entry).get("valueFrom")).get("configMapKeyRef"))
-    return {}
+    entry = by_key(found[0].get("env"), "name").get(LIMIT_VARIABLE) if found else None
+    return mapping(mapping(mapping(entry).get("valueFrom")).get("configMapKeyRef"))
 
 
 def shared_configmap(pod: K8sObject) -> str | None:

@@ -15,6 +15,7 @@ from kai_lab_pipeline.lab.claims.reading import (
     LIMIT_VARIABLE,
     MEMORY_LABEL,
     QUEUE_LABEL,
+    by_key,
     check,
     containers_of,
     objects,
@@ -112,13 +113,11 @@ def no_sharing_injected(evidence: Evidence, expect: Expectations) -> Finding:
         for key in (MEMORY_ANNOTATION, FRACTION_ANNOTATION, CONFIGMAP_ANNOTATION)
         if key in annotations_of(pod)
     ]
-    volumes = (mapping(volume).get("name") for volume in sequence(spec_of(pod).get("volumes")))
-    traces += [f"volume {name}" for name in volumes if name in VOLUMES]
+    traces += [f"volume {name}" for name in by_key(spec_of(pod).get("volumes"), "name") if name in VOLUMES]
     for container in containers_of(pod):
-        mounts = (mapping(mount) for mount in sequence(container.get("volumeMounts")))
-        traces += [f"mount {m['mountPath']}" for m in mounts if m.get("mountPath") in MOUNTS]
-        variables = (mapping(entry).get("name") for entry in sequence(container.get("env")))
-        traces += [f"env {name}" for name in variables if name in (VGPU_VARIABLE[0], LIMIT_VARIABLE)]
+        traces += [f"mount {path}" for path in by_key(container.get("volumeMounts"), "mountPath") if path in MOUNTS]
+        variables = by_key(container.get("env"), "name")
+        traces += [f"env {name}" for name in (VGPU_VARIABLE[0], LIMIT_VARIABLE) if name in variables]
     if traces:
         return broken(
             expected, ", ".join(traces), f"A whole GPU was treated as shared: {', '.join(traces)}.", transient=False
@@ -249,9 +248,9 @@ def hami_core_injected(evidence: Evidence, expect: Expectations) -> Finding:
 
 def _missing_core(pod: K8sObject, container: K8sObject) -> list[str]:
     variable, value = VGPU_VARIABLE
-    env = {mapping(e).get("name"): mapping(e).get("value") for e in sequence(container.get("env"))}
-    missing = [] if env.get(variable) == value else [f"env {variable}"]
-    mounts = {mapping(m).get("mountPath"): mapping(m) for m in sequence(container.get("volumeMounts"))}
+    given = mapping(by_key(container.get("env"), "name").get(variable)).get("value")
+    missing = [] if given == value else [f"env {variable}"]
+    mounts = by_key(container.get("volumeMounts"), "mountPath")
     for path, (volume, sub_path) in MOUNTS.items():
         mount = mounts.get(path, {})
         if mount.get("name") != volume or mount.get("subPath") != sub_path:
