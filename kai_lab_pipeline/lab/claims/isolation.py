@@ -55,7 +55,9 @@ def runtime_class_handler(evidence: Evidence, expect: Expectations) -> Finding:
             if handler == want:
                 return held(expected, observed, f"RuntimeClass {RUNTIME_CLASS} maps to {want}.")
             why = "the boundary is meant to be crossed" if expect.crossing else "no NVIDIA runtime is set up here"
-            return broken(expected, observed, f"The handler is {handler}, but {why}, which needs {want}.")
+            return broken(
+                expected, observed, f"The handler is {handler}, but {why}, which needs {want}.", transient=False
+            )
     return broken(
         expected,
         "absent",

@@ -203,7 +203,7 @@ def fraction_accounted(evidence: Evidence, expect: Expectations) -> Finding:
     division = newest_division(logs, expect.queue)
     if division is None:
         return broken(expected, "no line", f"The scheduler's log has no division line of queue {expect.queue}.")
-    observed = str(division)
+    observed = f"{division}{_other_books(seen, expect)}"
     absent = [key for key in ACCOUNTED if key not in division.gpu]
     if absent:
         return broken(
@@ -220,6 +220,19 @@ def fraction_accounted(evidence: Evidence, expect: Expectations) -> Finding:
             f"KAI's {', '.join(wrong)} of {expect.queue} is not {total}, the sum of {share} by KAI's rule.",
         )
     return held(expected, observed, f"KAI accounts {total} GPUs to {expect.queue}: {share}.")
+
+
+def _other_books(seen: Observation, expect: Expectations) -> str:
+    """What BindRequest and Queue.status say beside the log; shown only, for they hold other numbers."""
+    words = []
+    request = seen.find("bindrequests", expect.shared_pod, expect.pod_namespace)
+    portion = mapping(spec_of(request).get("receivedGPU")).get("portion") if request is not None else None
+    if portion is not None:
+        words.append(f"BindRequest portion {portion}")
+    queue = seen.find("queues", expect.queue)
+    allocated = mapping(status_of(queue).get("allocated")) if queue is not None else {}
+    words += [f"Queue.status {key} {value}" for key, value in allocated.items() if "gpu" in key]
+    return f" (beside it: {', '.join(words)})" if words else ""
 
 
 def _equal(value: float | None, wanted: float) -> bool:
