@@ -1,7 +1,8 @@
 """The versions of charts and images that the rehearsal knows, and how they differ.
 
 Sources: the lab run with these versions (KAI v0.16.8, v0.17.0, v0.20.1, nvml-mock 0.2.1 and 0.3.0, isolator
-1.1.0-chart) and their release notes and source (KAI v0.18, nvml-mock 0.4, isolator 1.0.0-chart).
+1.1.0-chart) and their release notes and source (KAI v0.18, nvml-mock 0.4, isolator 1.0.0-chart). KAI v0.19.0 is made
+up: what the lab would meet once the deprecated sharing values are gone.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class KaiVersion:
     """The Config is written by a post-install job; before, it was a pre-install hook object."""
     sharing_modes: bool = False
     """From v0.18.0 on: global.gpuSharingMode, sharing on by default."""
+    legacy_sharing: bool = True
+    """global.gpuSharing and binder.plugins.hamicore.enabled have an effect; False where only the mode is left."""
     false_bound: bool = True
     """A Bound event on every second failed attempt; gone with v0.18."""
     second_generation: bool = True
@@ -64,6 +67,7 @@ KAI: Mapping[str, KaiVersion] = {
     "v0.18.0": KaiVersion("v0.18.0", sharing_modes=True, false_bound=False),
     "v0.18.2": KaiVersion("v0.18.2", sharing_modes=True, false_bound=False),
     "0.18.5": KaiVersion("0.18.5", sharing_modes=True, false_bound=False),
+    "v0.19.0": KaiVersion("v0.19.0", sharing_modes=True, legacy_sharing=False, false_bound=False),
     "v0.20.1": KaiVersion(
         "v0.20.1",
         registry="ghcr.io/nvidia/kai-scheduler",
@@ -122,6 +126,9 @@ def _kai_values(kai: KaiVersion) -> dict[str, Any]:
     if kai.sharing_modes:
         values["global"]["gpuSharing"] = None
         values["global"]["gpuSharingMode"] = ""
+    if not kai.legacy_sharing:
+        del values["global"]["gpuSharing"]
+        del values["binder"]["plugins"]["hamicore"]
     if kai.dead_on_arrival:
         values["binder"] = {}
     return values
@@ -187,7 +194,7 @@ def sharing(kai: KaiVersion, values: Mapping[str, Any]) -> tuple[Any, Any]:
         return legacy, hamicore
     mode = chosen.get("gpuSharingMode")
     if not mode:
-        if legacy is None:
+        if legacy is None or not kai.legacy_sharing:
             return True, False
         return legacy, hamicore
     return mode != "Disabled", mode == "HamiCore"
