@@ -202,7 +202,7 @@ def test_digest_changes_when_a_tag_is_pushed_again(registry: RehearsalRegistry, 
 
 def test_chart_metadata_comes_without_the_archive(registry: RehearsalRegistry, url: str) -> None:
     with client_for(url) as client:
-        assert client.chart_metadata(KAI, "v0.18.3")["appVersion"] == "v0.18.3"
+        assert client.chart_metadata(KAI, "v0.18.2")["appVersion"] == "v0.18.2"
         with pytest.raises(oci_errors.NotAChart, match="no helm chart"):
             client.chart_metadata(ISOLATOR, "v1.1.0")
         with pytest.raises(oci_errors.RegistryNotFound):

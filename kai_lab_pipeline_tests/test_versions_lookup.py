@@ -58,10 +58,10 @@ def test_the_public_json_shape(url: str) -> None:
     kai = answer["components"]["kai_scheduler"]
     assert set(kai) == {"pinned", "status", "error", "newer", "excluded", "unknown"}
     assert (kai["pinned"], kai["status"], kai["error"]) == ("v0.17.0", "ok", None)
-    assert kai["newer"] == ["v0.18.3"]
-    assert kai["unknown"] == ["v0.18.3-hotfix"]
+    assert kai["newer"] == ["v0.18.2", "v0.19.0"]
+    assert kai["unknown"] == ["v0.18.2-hotfix"]
     excluded = {entry["tag"]: entry["reason"] for entry in kai["excluded"]}
-    assert set(excluded) == {"0.0.0-d5bc503", "v0.18.3-fips", "v0.18.4-rc1", "v0.20.1", "sha256-" + "5a" * 32 + ".sig"}
+    assert set(excluded) == {"0.0.0-d5bc503", "v0.18.2-fips", "v0.19.1-rc1", "v0.20.1", "sha256-" + "5a" * 32 + ".sig"}
     assert excluded["v0.20.1"].startswith("retracted")
     assert answer["components"]["nvml_mock"]["newer"] == ["0.4.0"]
     isolator = answer["components"]["kai_resource_isolator"]
@@ -76,9 +76,9 @@ def test_nothing_new_new_but_excluded_and_could_not_look_are_three_answers(
     found = look_up(settings_for(url))
     assert found["kai_resource_isolator"].sentence == "nothing new"
     assert "could not look" in found["nvml_mock"].sentence
-    assert "new: v0.18.3; new but excluded: " in found["kai_scheduler"].sentence
+    assert "new: v0.18.2, v0.19.0; new but excluded: " in found["kai_scheduler"].sentence
     assert "v0.20.1 (retracted" in found["kai_scheduler"].sentence
-    assert "not understood: v0.18.3-hotfix" in found["kai_scheduler"].sentence
+    assert "not understood: v0.18.2-hotfix" in found["kai_scheduler"].sentence
     code, text = printed(settings_for(url))
     assert code == 3
     assert "nothing new" in text
@@ -89,7 +89,7 @@ def test_nothing_new_new_but_excluded_and_could_not_look_are_three_answers(
 def test_all_well_is_exit_code_0(url: str) -> None:
     code, text = printed(settings_for(url))
     assert code == 0
-    assert "v0.18.3" in text
+    assert "v0.18.2" in text
     assert "retracted" in text
 
 
@@ -115,7 +115,7 @@ def test_an_empty_registry_is_nothing_new_and_says_that_the_pin_is_gone(registry
 
 def test_a_pinned_older_version_makes_the_pinned_one_of_today_new(url: str) -> None:
     found = look_up(settings_for(url, charts__kai_scheduler__version="v0.16.8"))
-    assert found["kai_scheduler"].newer == ("v0.17.0", "v0.18.3")
+    assert found["kai_scheduler"].newer == ("v0.17.0", "v0.18.2", "v0.19.0")
 
 
 def test_a_local_chart_has_no_registry(url: str) -> None:
@@ -133,11 +133,11 @@ def test_a_local_chart_has_no_registry(url: str) -> None:
 
 def test_digests_tell_a_repushed_tag(registry: RehearsalRegistry, url: str) -> None:
     before = look_up(settings_for(url), with_digests=True)["kai_scheduler"].digests
-    assert set(before) == {"v0.17.0", "v0.18.3"}
-    registry.push_chart(KAI_REPOSITORY, CHARTS[KAI_REPOSITORY][0], "v0.18.3")
+    assert set(before) == {"v0.17.0", "v0.18.2", "v0.19.0"}
+    registry.push_chart(KAI_REPOSITORY, CHARTS[KAI_REPOSITORY][0], "v0.18.2")
     after = look_up(settings_for(url), with_digests=True)["kai_scheduler"].digests
     assert before["v0.17.0"] == after["v0.17.0"]
-    assert before["v0.18.3"] != after["v0.18.3"]
+    assert before["v0.18.2"] != after["v0.18.2"]
 
 
 def test_ten_thousand_tags_do_not_flood_the_table(registry: RehearsalRegistry, url: str) -> None:

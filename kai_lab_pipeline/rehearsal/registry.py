@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from kai_lab_pipeline.clients.oci import CHART_MEDIA_TYPE, CONFIG_MEDIA_TYPE, MANIFEST_MEDIA_TYPE
-from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, IMAGES, ODD_TAGS, ChartSource
+from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, FURTHER_TAGS, IMAGES, ChartSource
 
 FAULTS: Mapping[str, str] = {
     "unauthorized": "401, and no token is ever good enough",
@@ -248,8 +248,9 @@ def lab_registry() -> RehearsalRegistry:
     for repository, charts in CHARTS.items():
         for chart in charts:
             registry.push_chart(repository, chart)
-        for tag in ODD_TAGS.get(repository, ()):
-            registry.push_chart(repository, charts[0], tag)
+        by_version = {chart.version: chart for chart in charts}
+        for tag, version in FURTHER_TAGS.get(repository, {}).items():
+            registry.push_chart(repository, by_version[version], tag)
         for tag in IMAGES.get(repository, ()):
             registry.push_image(repository, tag)
     return registry

@@ -1,8 +1,8 @@
 """The charts of the rehearsal's registry, as data: small charts of our own that differ as the real versions do.
 
 They model what a version asks of the lab (value keys, CRD versions, images, container arguments), so that discovery
-and the comparison of charts have something true to find. What a version does in a cluster is the simulated
-components' matter.
+and the comparison of charts have something true to find. Versions and values are those of `profiles`, which also say
+what a version does in the rehearsal's cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+
+from kai_lab_pipeline.rehearsal import profiles
 
 KAI_REPOSITORY = "kai-scheduler/kai-scheduler/kai-scheduler"
 NVML_MOCK_REPOSITORY = "nvidia/k8s-test-infra/chart/nvml-mock"
@@ -130,123 +132,83 @@ def _workload(
     )
 
 
-def _kai(
-    version: str, *, registry: str, values: Mapping[str, Any], config: str, newer_crds: bool = False
-) -> ChartSource:
-    templates = {
-        "operator.yaml": _workload(
-            "Deployment",
-            "kai-operator",
-            "{{ .Values.global.registry }}/operator:{{ .Values.global.tag | default .Chart.AppVersion }}",
-            ("--leader-elect=false",),
-        ),
-    }
-    if config:
-        templates["config.yaml"] = (
-            "apiVersion: kai.scheduler/v1\nkind: Config\nmetadata:\n  name: kai-config\nspec:\n" + config
-        )
-    crds = dict(_KAI_CRDS)
-    if newer_crds:
-        crds["bindrequests.scheduling.run.ai"] = ("v1alpha2", "v1alpha3")
-    return ChartSource(
-        name="kai-scheduler",
-        version=version,
-        app_version=version,
-        values={"global": {"registry": registry, "tag": "", **values["global"]}, **values["rest"]},
-        templates=templates,
-        crds=crds,
-    )
-
-
-_NEW_HOME = "ghcr.io/kai-scheduler/kai-scheduler"
-_SWITCHES = {
-    "global": {"gpuSharing": False},
-    "rest": {"binder": {"plugins": {"hamicore": {"enabled": False, "priority": 50}}}},
-}
-_SWITCHED = (
+_SWITCHES = (
     "  admission:\n    gpuSharing: {{ .Values.global.gpuSharing }}\n"
     "  binder:\n    plugins:\n      hamicore:\n        enabled: {{ .Values.binder.plugins.hamicore.enabled }}\n"
 )
-_MODE = {"global": {"gpuSharingMode": "NonMemoryEnforced"}, "rest": {"binder": {"podDisruptionBudget": True}}}
-_BY_MODE = (
+_MODE = (
     '  admission:\n    gpuSharing: {{ ne .Values.global.gpuSharingMode "Disabled" }}\n'
     '  binder:\n    plugins:\n      hamicore:\n        enabled: {{ eq .Values.global.gpuSharingMode "HamiCore" }}\n'
 )
-_ONLY_SHARING = {"global": {"gpuSharing": False}, "rest": {"binder": {"replicas": 1}}}
+_NO_PLUGINS = "  admission:\n    gpuSharing: {{ .Values.global.gpuSharing }}\n"
 
 
-def _nvml_mock(version: str, *, profile: str, gpus: int, driver_root: str, labels: Mapping[str, Any]) -> ChartSource:
-    return ChartSource(
-        name="nvml-mock",
-        version=version,
-        app_version="550.163.01",
-        values={
-            "gpu": {"profile": profile, "count": gpus},
-            "image": {"repository": "ghcr.io/nvidia/nvml-mock", "tag": "", "pullPolicy": "IfNotPresent"},
-            "nodeLabels": dict(labels),
+def _kai(version: str, tag: str | None = None) -> ChartSource:
+    """A KAI chart; with `tag` a build of that version under another name (FIPS, release candidate, commit)."""
+    known = profiles.KAI[version]
+    spec = _NO_PLUGINS if known.dead_on_arrival else _SWITCHES if known.legacy_sharing else _MODE
+    image = "{{ .Values.global.registry }}/operator:{{ .Values.global.tag }}"
+    crds = dict(_KAI_CRDS)
+    if known.sharing_modes:
+        crds["bindrequests.scheduling.run.ai"] = ("v1alpha2", "v1alpha3")
+    return _source(
+        KAI_REPOSITORY,
+        version,
+        {
+            "operator.yaml": _workload("Deployment", "kai-operator", image, ("--leader-elect=false",)),
+            "config.yaml": "apiVersion: kai.scheduler/v1\nkind: Config\nmetadata:\n  name: kai-config\nspec:\n" + spec,
         },
-        templates={
-            "daemonset.yaml": _workload(
-                "DaemonSet",
-                "nvml-mock",
-                "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}",
-                ("--profile={{ .Values.gpu.profile }}", f"--driver-root={driver_root}"),
-            )
-        },
+        crds,
+        tag,
     )
 
 
-def _isolator(version: str, *, volumes: tuple[str, ...]) -> ChartSource:
+def _nvml_mock(version: str) -> ChartSource:
     image = "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
-    return ChartSource(
-        name="kai-resource-isolator",
-        version=version,
-        app_version=version.removesuffix("-chart"),
-        values={
-            "image": {"repository": "docker.io/projecthami/kai-resource-isolator", "tag": "latest"},
-            "monitor": {"enabled": False},
-            "webhook": {"failurePolicy": "Ignore"},
-        },
-        templates={
-            "webhook.yaml": _workload(
-                "Deployment", "kai-resource-isolator-webhook", image, tuple(f"--volume={name}" for name in volumes)
-            ),
+    args = ("--profile={{ .Values.gpu.profile }}", f"--label-node={str(profiles.MOCK[version].labels_node).lower()}")
+    return _source(NVML_MOCK_REPOSITORY, version, {"daemonset.yaml": _workload("DaemonSet", "nvml-mock", image, args)})
+
+
+def _isolator(version: str) -> ChartSource:
+    image = "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+    full = profiles.ISOLATOR[version].full_injection
+    volumes = ("vgpu", "containers", "vgpulock") if full else ("vgpu",)
+    args = tuple(f"--volume={name}" for name in volumes)
+    selector = {"nvidia.com/gpu.present": "true"}
+    monitor = _workload("DaemonSet", "kai-resource-isolator-monitor", image, selector=selector)
+    return _source(
+        ISOLATOR_REPOSITORY,
+        version,
+        {
+            "webhook.yaml": _workload("Deployment", "kai-resource-isolator-webhook", image, args),
             "libsync.yaml": _workload("DaemonSet", "kai-resource-isolator-libsync", image),
-            "monitor.yaml": "{{- if .Values.monitor.enabled }}\n"
-            + _workload(
-                "DaemonSet", "kai-resource-isolator-monitor", image, selector={"nvidia.com/gpu.present": "true"}
-            )
-            + "{{- end }}\n",
+            "monitor.yaml": "{{- if .Values.monitor.enabled }}\n" + monitor + "{{- end }}\n",
         },
     )
+
+
+def _source(
+    repository: str,
+    version: str,
+    templates: Mapping[str, str],
+    crds: Mapping[str, tuple[str, ...]] | None = None,
+    tag: str | None = None,
+) -> ChartSource:
+    known = profiles.chart(repository, version)
+    return ChartSource(known.name, tag or version, known.app_version, known.values, templates, crds or {})
 
 
 CHARTS: Mapping[str, tuple[ChartSource, ...]] = {
     KAI_REPOSITORY: (
-        _kai("v0.16.8", registry=_NEW_HOME, values=_SWITCHES, config=_SWITCHED),
-        _kai("v0.17.0", registry=_NEW_HOME, values=_SWITCHES, config=_SWITCHED),
-        _kai("v0.18.3", registry=_NEW_HOME, values=_MODE, config=_BY_MODE, newer_crds=True),
-        _kai("v0.20.1", registry="ghcr.io/nvidia/kai-scheduler", values=_ONLY_SHARING, config=""),
-        _kai("v0.18.3-fips", registry=_NEW_HOME, values=_MODE, config=_BY_MODE, newer_crds=True),
-        _kai("v0.18.4-rc1", registry=_NEW_HOME, values=_MODE, config=_BY_MODE, newer_crds=True),
-        _kai("0.0.0-d5bc503", registry=_NEW_HOME, values=_SWITCHES, config=_SWITCHED),
+        *(_kai(version) for version in ("v0.16.8", "v0.17.0", "v0.18.2", "v0.19.0", "v0.20.1")),
+        _kai("v0.18.2", "v0.18.2-fips"),
+        _kai("v0.19.0", "v0.19.1-rc1"),
+        _kai("v0.17.0", "0.0.0-d5bc503"),
     ),
-    NVML_MOCK_REPOSITORY: (
-        _nvml_mock(
-            "0.2.1", profile="a100", gpus=8, driver_root="/var/lib/nvml-mock", labels={"pciVendorPresent": True}
-        ),
-        _nvml_mock(
-            "0.3.0", profile="a100", gpus=8, driver_root="/var/lib/nvml-mock", labels={"pciVendorPresent": True}
-        ),
-        _nvml_mock("0.4.0-rc1", profile="gb300", gpus=4, driver_root="/var/lib/nvml-mock", labels={}),
-        _nvml_mock("0.4.0", profile="gb300", gpus=4, driver_root="/var/lib/nvml-mock", labels={}),
-    ),
-    ISOLATOR_REPOSITORY: (
-        _isolator("1.0.0-chart", volumes=("vgpu",)),
-        _isolator("1.1.0-chart", volumes=("vgpu", "containers", "vgpulock")),
-    ),
+    NVML_MOCK_REPOSITORY: tuple(_nvml_mock(version) for version in ("0.2.1", "0.3.0", "0.4.0-rc1", "0.4.0")),
+    ISOLATOR_REPOSITORY: tuple(_isolator(version) for version in ("1.0.0-chart", "1.1.0-chart")),
 }
-"""Charts by repository. Versions and their differences: measured, or read from the projects' sources."""
+"""Charts by repository."""
 
 IMAGES: Mapping[str, tuple[str, ...]] = {
     KAI_REPOSITORY: ("sha256-" + "5a" * 32 + ".sig",),
@@ -254,5 +216,5 @@ IMAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Tags beside the charts that are no charts."""
 
-ODD_TAGS: Mapping[str, tuple[str, ...]] = {KAI_REPOSITORY: ("v0.18.3-hotfix",)}
-"""Chart tags that fit no rule; each is the chart of the first version of its repository."""
+FURTHER_TAGS: Mapping[str, Mapping[str, str]] = {KAI_REPOSITORY: {"0.18.2": "v0.18.2", "v0.18.2-hotfix": "v0.18.2"}}
+"""Tags that name a chart a second time: another spelling, and one that fits no rule. Tag -> chart version."""
