@@ -69,6 +69,12 @@ def read_bundle(folder: Path) -> Evidence:
     )
 
 
+def read_observation(folder: Path, asset: str) -> Observation | None:
+    """What a bundle holds of one asset, without reading the rest; None when it was not observed."""
+    path = folder / asset
+    return _read_observation(path, []) if path.is_dir() else None
+
+
 def write_bundle_json(
     folder: Path,
     *,

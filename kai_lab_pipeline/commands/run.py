@@ -22,7 +22,7 @@ from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.lab import Lab, descendants
-from kai_lab_pipeline.workbench.reporting import Reported, report_lab
+from kai_lab_pipeline.workbench.reporting import report_lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
 
 INVOCATION_TAG = "kai_lab/invocation"
@@ -44,16 +44,16 @@ def run_command(
     run_id, success, step_error = _execute(settings, assets, out)
     lab = Lab(settings, run_id, lambda _: None)
     try:
-        judgement, reported = _judged(lab, assets, partial=bool(select))
+        judgement, made = _judged(lab, assets, partial=bool(select))
     finally:
         lab.release()
-    if report_dir is not None and reported is not None:
-        _copy_report(reported, report_dir)
+    if report_dir is not None and made is not None:
+        _copy_report(made, report_dir)
     if as_json:
         print(json.dumps(judgement.to_json(), indent=1))
     else:
         print_claims(out, judgement)
-    _tell_report(out, lab, reported, report_dir)
+    _tell_report(out, lab, made, report_dir)
     return _exit_code(judgement, success=success, step_error=step_error)
 
 
@@ -107,14 +107,18 @@ def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, 
         return run_id, success, follower.first_error
 
 
-def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Reported | None]:
+def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Path | None]:
     """Judge the assets of this run; a run that ended before its report gets one from the evidence there is."""
     only = [f"{asset}.{check.name}" for asset in assets for check in CHECKS.get(asset, ())]
-    reported = None
-    if not partial or "boundary_report" in assets:
-        reported = report_lab(lab)
-    evidence = reported.evidence if reported is not None else lab.newest_evidence()
-    return lab.judge(lab.of_this_run(evidence, assets), only=only), reported
+    evidence = lab.newest_evidence()
+    judgement = lab.judge(lab.of_this_run(evidence, assets), only=only)
+    made = lab.state.reports / lab.run_id
+    if (made / "report.html").is_file():
+        return judgement, made
+    if partial and "boundary_report" not in assets:
+        return judgement, None
+    report_lab(lab)
+    return judgement, made
 
 
 def _exit_code(judgement: Judgement, *, success: bool, step_error: LabError | None) -> int:
@@ -149,15 +153,15 @@ def _writable(folder: Path) -> None:
         ) from error
 
 
-def _copy_report(reported: Reported, folder: Path) -> None:
+def _copy_report(made: Path, folder: Path) -> None:
     import shutil
 
-    for file in (reported.files.markdown, reported.files.html, reported.files.json, reported.files.junit):
+    for file in made.iterdir():
         shutil.copyfile(file, folder / file.name)
 
 
-def _tell_report(out: Any, lab: Lab, reported: Reported | None, report_dir: Path | None) -> None:
-    if reported is None:
+def _tell_report(out: Any, lab: Lab, made: Path | None, report_dir: Path | None) -> None:
+    if made is None:
         return
     folder = report_dir or lab.state.latest_report
     out.print(f"Report: {folder / 'report.html'} (also report.md, report.json, junit.xml)", style="bold")

@@ -24,6 +24,8 @@ from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.settle import Settled, settle
 from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
 
+_SEEN: dict[Path, Observation] = {}
+"""Observations this process has made, by their folder in the evidence: written there, and not read back from there."""
 _LOCKS: dict[Path, WriteLock] = {}
 """Locks this process holds: a run keeps its lab until the process ends or `Lab.release` is called."""
 
@@ -124,8 +126,11 @@ class Lab:
 
     def keep(self, asset: str, observation: Observation) -> Path:
         """Write an observation into this run's bundle; returns the asset's folder."""
+        if not any(folder.is_relative_to(self.bundle_dir) for folder in _SEEN):
+            _SEEN.clear()  # another run begins: what the last one saw is on disk
         self.bundle_dir.mkdir(parents=True, exist_ok=True)
         bundle.write_observation(self.bundle_dir, asset, observation)
+        _SEEN[self.bundle_dir / asset] = observation
         evidence = self.evidence_of({asset: observation}, observation.observed_at)
         bundle.write_bundle_json(
             self.bundle_dir,
@@ -141,9 +146,11 @@ class Lab:
 
     def seen_in_this_run(self, asset: str) -> Observation | None:
         """What this very run saw of an asset, or None when it did not look yet."""
-        if not (self.bundle_dir / asset).is_dir():
-            return None
-        return bundle.read_bundle(self.bundle_dir).observations.get(asset)
+        return self._observation(self.bundle_dir, asset)
+
+    @staticmethod
+    def _observation(folder: Path, asset: str) -> Observation | None:
+        return _SEEN.get(folder / asset) or bundle.read_observation(folder, asset)
 
     def newest_evidence(self) -> Evidence:
         """Each asset's newest observation over all runs of this lab, as one evidence; empty when there is none."""
@@ -152,8 +159,8 @@ class Lab:
             seen_at, asset = _observed_at(path), path.parent.name
             if asset in UPSTREAM and seen_at > newest.get(asset, ("", path))[0]:
                 newest[asset] = (seen_at, path.parent.parent)
-        bundles = {folder: bundle.read_bundle(folder) for _, folder in newest.values()}
-        observations = {asset: bundles[folder].of(asset) for asset, (_, folder) in newest.items() if asset in UPSTREAM}
+        found = {asset: self._observation(folder, asset) for asset, (_, folder) in newest.items()}
+        observations = {asset: seen for asset, seen in found.items() if seen is not None}
         latest = max((seen.observed_at for seen in observations.values() if seen.observed_at), default=now())
         return self.evidence_of(observations, latest)
 
