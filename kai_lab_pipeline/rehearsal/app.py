@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import parse_qsl
 
 from kai_lab_pipeline.rehearsal.api import discovery, tables, versions
-from kai_lab_pipeline.rehearsal.api.errors import ApiError, Obj, method_not_allowed, unauthorized
+from kai_lab_pipeline.rehearsal.api.errors import ApiError, Obj, internal, method_not_allowed, unauthorized
 from kai_lab_pipeline.rehearsal.api.lists import ListOptions, Lists
 from kai_lab_pipeline.rehearsal.api.logs import Logs
 from kai_lab_pipeline.rehearsal.api.resources import REVIEWS, Resource
@@ -28,6 +29,8 @@ from kai_lab_pipeline.rehearsal.http import (
     success,
 )
 from kai_lab_pipeline.rehearsal.store import Store, Stored, encode
+
+log = logging.getLogger(__name__)
 
 COMPONENT_HEADER = "x-kai-lab-component"
 """Requests with this header come from the rehearsal's own components and do not count as use."""
@@ -84,6 +87,9 @@ class App:
             reply = await self._answer(request)
         except ApiError as error:
             reply = json_reply(error.status(), error.code)
+        except Exception as error:
+            log.exception("%s %s failed", request.method, scope["path"])
+            reply = json_reply(internal(f"{type(error).__name__}: {error}").status(), 500)
         await send_reply(reply, request, receive, send)
 
     async def _answer(self, request: Request) -> Reply:

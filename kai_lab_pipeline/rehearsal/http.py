@@ -61,6 +61,7 @@ class Request:
         agent = self.headers.get("user-agent", "").partition("/")[0]
         return WriteOptions(
             manager=self.query.get("fieldManager") or agent or "unknown",
+            manager_given=bool(self.query.get("fieldManager")),
             dry_run=dry_run == "All",
             force=self.query.get("force", "").lower() == "true",
             field_validation=self.query.get("fieldValidation") or "Warn",

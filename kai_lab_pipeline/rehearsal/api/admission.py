@@ -6,7 +6,7 @@ from typing import Any
 
 from kai_lab_pipeline.rehearsal.api import defaulting, schema, validation
 from kai_lab_pipeline.rehearsal.api.errors import Cause, Obj, bad_request, forbidden, invalid, not_found
-from kai_lab_pipeline.rehearsal.api.fields import unknown_fields
+from kai_lab_pipeline.rehearsal.api.fields import read_builtin
 from kai_lab_pipeline.rehearsal.api.resources import Resource
 from kai_lab_pipeline.rehearsal.api.webhooks import Operation, Webhooks
 from kai_lab_pipeline.rehearsal.store import Store
@@ -38,22 +38,19 @@ class Admission:
             raise bad_request("the object provided is unrecognized: metadata is not an object")
         for key in [key for key, value in metadata.items() if value is None]:
             del metadata[key]
-        unknown = self._unknown(resource, body)
+        unhandled = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        if resource.custom:
+            unknown = schema.prune(body, resource.schema) if resource.schema else []
+        else:
+            unknown, wrong = read_builtin(resource.group, resource.version, resource.kind, body)
+            if wrong:
+                raise bad_request(f"{unhandled}: {wrong}")
         if unknown and strictness == "Strict":
             said = ", ".join(f'unknown field "{path}"' for path in unknown)
-            raise bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-                f"strict decoding error: {said}"
-            )
+            raise bad_request(f"{unhandled}: strict decoding error: {said}")
         if unknown and strictness == "Warn":
             warnings += [f'unknown field "{path}"' for path in unknown]
         return body
-
-    @staticmethod
-    def _unknown(resource: Resource, body: Obj) -> list[str]:
-        if resource.custom:
-            return schema.prune(body, resource.schema) if resource.schema else []
-        return unknown_fields(resource.group, resource.version, resource.kind, body)
 
     def place(self, resource: Resource, namespace: str, metadata: Obj) -> None:
         given = metadata.get("namespace")

@@ -46,6 +46,8 @@ class WriteOptions:
     """The query parameters and headers that shape a write."""
 
     manager: str = "unknown"
+    manager_given: bool = False
+    """Whether the client named the manager, as apply demands, or it was guessed from the user agent."""
     dry_run: bool = False
     force: bool = False
     field_validation: str = "Warn"
@@ -131,10 +133,11 @@ class Service:
         obj = await self.admission.admit(operation, obj, options.warnings)
         if resource.storage == "pods":
             self.admission.check_runtime_class(obj)
-            obj["status"] = {"phase": "Pending", "qosClass": defaulting.qos_class(obj["spec"])}
         if resource.storage == _CRDS:
             _establish(obj)
         self.admission.validate(resource, obj, None)
+        if resource.storage == "pods":
+            obj["status"] = {"phase": "Pending", "qosClass": defaulting.qos_class(obj["spec"])}
         if not applied:
             version, types = resource.group_version, self.types(resource)
             managed.record_update(
@@ -233,7 +236,7 @@ class Service:
     async def _apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: WriteOptions, subresource: str
     ) -> tuple[Stored, bool]:
-        if not options.manager or options.manager == "unknown":
+        if not options.manager_given:
             cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
             raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
         wanted = self.admission.checked(resource, body, options.field_validation, options.warnings)

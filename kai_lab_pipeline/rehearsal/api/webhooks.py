@@ -216,7 +216,9 @@ class Webhooks:
             verify: ssl.SSLContext | bool = True
             if key:
                 verify = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
-            self._clients[key] = httpx.AsyncClient(verify=verify, trust_env=False)
+            # No connection is kept: one to a webhook that has stopped since would fail in other words.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._clients[key] = httpx.AsyncClient(verify=verify, trust_env=False, limits=limits)
         return self._clients[key]
 
 

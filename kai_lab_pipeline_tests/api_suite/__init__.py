@@ -1,0 +1,1 @@
+"""What clients of the Kubernetes API rely on, asked of whatever server a kubeconfig names."""
