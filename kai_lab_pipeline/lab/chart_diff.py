@@ -1,0 +1,257 @@
+"""Two versions of a chart compared before any cluster is touched: what would change, and which of our values die.
+
+Pure: values trees and objects in, a structured difference and a text out. Objects are those rendered with the lab's
+values; without a renderer at hand values, CRDs and metadata are still compared, and the rest says that it was not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+import yaml
+
+from kai_lab_pipeline.lab.chart_facts import (
+    Identity,
+    crd_versions,
+    effects_of,
+    identity_of,
+    images_of,
+    lookup,
+    quiet,
+    split_key,
+    value_keys,
+)
+from kai_lab_pipeline.lab.evidence import K8sObject
+
+MAX_OBJECT_LINES = 400
+"""Longer objects (CRDs mostly) are said to differ without a text."""
+
+
+@dataclass(frozen=True)
+class ChartContents:
+    """One version of a chart."""
+
+    name: str
+    version: str
+    values: Mapping[str, Any]
+    """values.yaml, with those of subcharts below their names."""
+    crds: tuple[K8sObject, ...] = ()
+    """Objects of the crds/ folder, which helm never renders."""
+    objects: tuple[K8sObject, ...] | None = None
+    """Rendered with the lab's values; None when nothing could render them."""
+    app_version: str = ""
+    kube_version: str = ""
+    """Kubernetes versions that the chart accepts, as it says."""
+
+
+class ValueFate(str, Enum):
+    """What becomes of a value that the lab sets."""
+
+    GONE = "gone"
+    """The pinned chart has the key, the new one does not: helm accepts it silently, and it has no effect."""
+    NEVER_THERE = "never there"
+    """Not even the pinned chart has the key among its defaults: mistyped, or read without a default."""
+    OTHER_TYPE = "other type"
+    """The key is there and its default is of another kind (a tree where a switch was)."""
+    OPEN = "open"
+    """Below a part that the chart leaves free: cannot be told from the values."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class ValueProblem:
+    """A value of ours that does not mean in the new chart what it means in the pinned one."""
+
+    key: str
+    fate: ValueFate
+    similar: tuple[str, ...] = ()
+    """Keys of the new chart that look like its successor."""
+
+    @property
+    def sentence(self) -> str:
+        hint = f" Perhaps {' or '.join(self.similar)} now." if self.similar else ""
+        return {
+            ValueFate.GONE: f"{self.key} no longer exists: helm accepts it and it has no effect.{hint}",
+            ValueFate.NEVER_THERE: f"{self.key} is in neither chart's defaults: mistyped, or without a default.{hint}",
+            ValueFate.OTHER_TYPE: f"{self.key} is of another kind now.",
+            ValueFate.OPEN: f"{self.key} is below a part that the chart leaves free: its effect must be checked.",
+        }[self.fate]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something named, before and after; None where it is absent."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def line(self) -> str:
+        if self.before is None:
+            return f"+ {self.name}: {self.after}" if self.after else f"+ {self.name}"
+        if self.after is None:
+            return f"- {self.name}: {self.before}" if self.before else f"- {self.name}"
+        return f"~ {self.name}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True)
+class ChartDiff:
+    """How a new chart version differs from the pinned one."""
+
+    chart: str
+    pinned: str
+    new: str
+    rendered: bool
+    """Whether objects could be compared; without, `images`, `resources`, `effects` and `texts` say nothing."""
+    values: tuple[ValueProblem, ...] = ()
+    defaults: tuple[Change, ...] = ()
+    """Default values that came, went or changed."""
+    crds: tuple[Change, ...] = ()
+    images: tuple[Change, ...] = ()
+    resources: tuple[Change, ...] = ()
+    effects: tuple[Change, ...] = ()
+    """Container arguments and settings that the lab's checks look at."""
+    other: tuple[Change, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Unified difference by object."""
+
+    @property
+    def dead_values(self) -> tuple[ValueProblem, ...]:
+        """Values of ours without effect in the new chart: a broken check, not a surprise later."""
+        return tuple(problem for problem in self.values if problem.fate in (ValueFate.GONE, ValueFate.OTHER_TYPE))
+
+    @property
+    def lost_effects(self) -> tuple[Change, ...]:
+        """Checked arguments and settings that the new chart no longer sets, or sets otherwise."""
+        return tuple(change for change in self.effects if change.before is not None)
+
+    @property
+    def empty(self) -> bool:
+        parts = (self.values, self.defaults, self.crds, self.images, self.resources, self.effects, self.other)
+        return not any(parts) and not self.texts
+
+    def text(self) -> str:
+        """The difference for a person, what matters most first."""
+        lines = [f"{self.chart} {self.pinned} -> {self.new}"]
+        if not self.rendered:
+            lines.append("Not rendered (no helm at hand): only values, CRDs and metadata were compared.")
+        if self.empty:
+            lines.append("No difference.")
+        if self.values:
+            lines += ["", "Our values:", *(f"! {problem.sentence}" for problem in self.values)]
+        for title, changes in (
+            ("Effects that are checked:", self.effects),
+            ("CRD versions:", self.crds),
+            ("Images:", self.images),
+            ("Resources:", self.resources),
+            ("Chart:", self.other),
+            ("Default values:", self.defaults),
+        ):
+            if changes:
+                lines += ["", title, *(change.line() for change in changes)]
+        for name, text in self.texts.items():
+            lines += ["", f"{name}:", text]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        document = asdict(self)
+        document["values"] = [{**asdict(one), "fate": one.fate.value, "sentence": one.sentence} for one in self.values]
+        document["texts"] = dict(self.texts)
+        return document
+
+
+def compare_charts(pinned: ChartContents, new: ChartContents, our_values: Mapping[str, Any]) -> ChartDiff:
+    """Compare a chart version with the pinned one. `our_values` are the dotted keys that the lab sets."""
+    rendered = pinned.objects is not None and new.objects is not None
+    before, after = _by_identity(pinned.objects if rendered else ()), _by_identity(new.objects if rendered else ())
+    all_before = (*pinned.crds, *(pinned.objects or ()))
+    all_after = (*new.crds, *(new.objects or ()))
+    return ChartDiff(
+        chart=new.name,
+        pinned=pinned.version,
+        new=new.version,
+        rendered=rendered,
+        values=tuple(_value_problems(pinned.values, new.values, our_values)),
+        defaults=_changes(value_keys(pinned.values), value_keys(new.values)),
+        crds=_changes(crd_versions(all_before), crd_versions(all_after)),
+        images=_changes(images_of(before.values()), images_of(after.values())),
+        resources=tuple(
+            change
+            for change in _changes({str(one): "" for one in before}, {str(one): "" for one in after})
+            if change.before is None or change.after is None
+        ),
+        effects=_changes(effects_of(before.values()), effects_of(after.values())),
+        other=_changes(_metadata(pinned), _metadata(new)),
+        texts=dict(_texts(before, after)),
+    )
+
+
+def _metadata(chart: ChartContents) -> dict[str, str]:
+    return {"Kubernetes versions accepted": chart.kube_version} if chart.kube_version else {}
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    names = sorted({*before, *after})
+    found = (Change(name, before.get(name), after.get(name)) for name in names)
+    return tuple(change for change in found if change.before != change.after)
+
+
+def _value_problems(
+    pinned: Mapping[str, Any], new: Mapping[str, Any], ours: Mapping[str, Any]
+) -> Iterator[ValueProblem]:
+    known = tuple(value_keys(new))
+    for key in ours:
+        path = split_key(key)
+        was, now = lookup(pinned, path), lookup(new, path)
+        if now.found:
+            if was.found and isinstance(was.value, Mapping) is not isinstance(now.value, Mapping):
+                yield ValueProblem(key, ValueFate.OTHER_TYPE)
+        elif now.open and not was.found:
+            yield ValueProblem(key, ValueFate.OPEN)
+        else:
+            fate = ValueFate.GONE if was.found or was.open else ValueFate.NEVER_THERE
+            yield ValueProblem(key, fate, _similar(key, known))
+
+
+def _similar(key: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Keys that a renamed value may have now: the last word kept and made longer, or nearly the same spelling."""
+    last = key.rpartition(".")[2].lower()
+    longer = [one for one in known if one.rpartition(".")[2].lower().startswith(last) and last != "enabled"]
+    close = difflib.get_close_matches(key, known, n=2, cutoff=0.8)
+    return tuple(dict.fromkeys([*longer, *close]))[:3]
+
+
+def _by_identity(objects: Sequence[K8sObject] | None) -> dict[Identity, K8sObject]:
+    return {identity_of(one): one for one in objects or ()}
+
+
+def _texts(before: Mapping[Identity, K8sObject], after: Mapping[Identity, K8sObject]) -> Iterator[tuple[str, str]]:
+    for identity, old in before.items():
+        new = after.get(identity)
+        if new is None:
+            continue
+        left, right = quiet(old), quiet(new)
+        if left == right:
+            continue
+        if identity.kind == "CustomResourceDefinition":
+            yield str(identity), "its schema or versions changed"
+            continue
+        was, now = _yaml_lines(left), _yaml_lines(right)
+        if max(len(was), len(now)) > MAX_OBJECT_LINES:
+            yield str(identity), f"changed; {len(was)} and {len(now)} lines are too long to show"
+            continue
+        unified = difflib.unified_diff(was, now, fromfile="pinned", tofile="new", lineterm="", n=2)
+        yield str(identity), "\n".join(unified)
+
+
+def _yaml_lines(value: Any) -> list[str]:
+    plain = json.loads(json.dumps(value, default=str))  # no anchors, no tags of Python types
+    text: str = yaml.safe_dump(plain, sort_keys=True, allow_unicode=True, width=4096)
+    return text.splitlines()
