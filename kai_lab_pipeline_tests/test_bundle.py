@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -94,14 +94,14 @@ def test_a_second_observation_replaces_the_first_whole(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_the_old_observation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_observation(tmp_path, "cluster", Observation(resources={"nodes": ({"kind": "Node"},)}))
-    dump = bundle._dump
+    dump = bundle._dump_list
 
-    def disk_full(content: object) -> str:
-        if content != {} and "events" in str(content):
+    def disk_full(items: Sequence[Mapping[str, object]]) -> str:
+        if "events" in str(items):
             raise OSError(28, "No space left on device")
-        return dump(content)
+        return dump(items)
 
-    monkeypatch.setattr(bundle, "_dump", disk_full)
+    monkeypatch.setattr(bundle, "_dump_list", disk_full)
     with pytest.raises(OSError, match="No space left"):
         write_observation(tmp_path, "cluster", Observation(resources={"nodes": (), "x": ({"a": "events"},)}))
     assert [path.name for path in tmp_path.iterdir()] == ["cluster"]

@@ -41,6 +41,8 @@ RESOURCES: Mapping[str, tuple[str, ...]] = {
     "reservation_boundary": _WITH_KAI,
 }
 """Lists captured when an asset is observed. Secrets never."""
+_WITH_MANAGED_FIELDS = ("nodes",)
+"""Lists in which who wrote a field is evidence: the node's labels."""
 WATCHED: Mapping[str, tuple[str, ...]] = {
     "cluster": ("nodes",),
     "nvml_mock_release": ("nodes", "daemonsets"),
@@ -136,9 +138,13 @@ class Observer:
     def _list(self, resource: str) -> tuple[Mapping[str, Any], ...] | None:
         namespace = "default" if resource == "configmaps" else None
         try:
-            return tuple(self.cluster.objects(resource, namespace=namespace))
+            objects = self.cluster.objects(resource, namespace=namespace)
         except NotFound:
             return None  # the kind is not installed: the list was not captured, and the checks say so
+        if resource not in _WITH_MANAGED_FIELDS:
+            for obj in objects:
+                obj["metadata"].pop("managedFields", None)  # kubectl does not show them either
+        return tuple(objects)
 
     def _send_canary(self) -> None:
         """Make the canary pod once; while KAI's admission does not serve yet it is refused, and the next look tries."""
