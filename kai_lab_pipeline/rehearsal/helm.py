@@ -38,9 +38,9 @@ __all__ = ["HelmError", "UnknownVersion", "install_or_upgrade", "list_releases",
 
 _MANAGER = "helm"
 _KEEP = "helm.sh/resource-policy"
-_HOOK_DEADLINE_S = 300.0
-"""helm's own default --timeout, in seconds of a real cluster."""
 _POLL_S = 0.01
+_PATIENCE_S = 60.0
+"""Real seconds for what should take a fraction of one, but may take long on a busy machine."""
 _PENDING = ("pending-install", "pending-upgrade", "pending-rollback")
 
 
@@ -372,7 +372,7 @@ class _Installation:
     def _wait_for_crds(self) -> None:
         """Until every kind of KAI's is served."""
         resources = [resource for resource in RESOURCES.values() if resource.group.endswith((".scheduler", "run.ai"))]
-        self._wait(lambda: all(self._served(resource) for resource in [*resources]), 60.0)
+        self._wait(lambda: all(self._served(resource) for resource in resources))
 
     def _served(self, resource: Resource) -> bool:
         try:
@@ -415,14 +415,23 @@ class _Installation:
         }
         jobs = RESOURCES["jobs"]
         _delete(self.api, job)
-        self._wait(lambda: self.api.get(jobs, self.namespace, name) is None, 60.0)
+        self._wait(lambda: self.api.get(jobs, self.namespace, name) is None)
         self.api.send(create_request(job, _MANAGER))
-        deadline = min(self.wait_s, 30.0) if self._named("helm_failed_hook", "kai-scheduler") else self.wait_s
-        done = self._wait(lambda: _job_complete(self.api.get(jobs, self.namespace, name)), deadline)
-        if not done:
+        if not self._wait(
+            lambda: _job_complete(self.api.get(jobs, self.namespace, name)), lambda: self._hopeless(name)
+        ):
             lead = f"failed {hook}:" if self.fresh else f"{hook} hooks failed:"
             raise HelmError(f"{self._prefix}{lead} 1 error occurred:\n\t* timed out waiting for the condition\n\n")
         _delete(self.api, job)
+
+    def _hopeless(self, job: str) -> bool:
+        """Whether the pod of a job has failed, so that waiting longer than the deadline would change nothing."""
+        for pod in self.api.list(RESOURCES["pods"], self.namespace, labelSelector=f"job-name={job}"):
+            for status in (pod.get("status") or {}).get("containerStatuses") or []:
+                waiting = (status["state"].get("waiting") or {}).get("reason", "ContainerCreating")
+                if status.get("restartCount") or waiting != "ContainerCreating":
+                    return True
+        return False
 
     def _install_isolator(self, objects: list[Object]) -> None:
         image, account = "docker.io/liangjw/kube-webhook-certgen:v1.1.1", f"{self.release}-admission"
@@ -464,14 +473,19 @@ class _Installation:
                     found = self.api.get(resource, self.namespace, name) or {}
                     return "observedGeneration" in (found.get("status") or {})
 
-                if not self._wait(seen, self.wait_s):
+                if not self._wait(seen):
                     raise HelmError(f"{self._prefix}context deadline exceeded")
 
-    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Asks until it holds, or for so many seconds of a real cluster (and a floor for a busy machine)."""
-        deadline = time.monotonic() + max(seconds * self.time_scale, min(seconds, 3.0))
+    def _wait(self, condition: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
+        """Asks until it holds. Gives up at the deadline when it is hopeless by then, else a patience later.
+
+        The deadline is in scaled time; a busy machine is not scaled, so what still moves gets real time.
+        """
+        start = time.monotonic()
+        deadline, end = start + self.wait_s * self.time_scale, start + max(self.wait_s * self.time_scale, _PATIENCE_S)
         while not condition():
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > end or (now > deadline and hopeless()):
                 return False
             time.sleep(_POLL_S)
         return True
