@@ -91,6 +91,22 @@ def test_free_parts_and_other_types_are_said() -> None:
     assert [one.key for one in diff.dead_values] == ["gpu.count"]
 
 
+@pytest.mark.parametrize(
+    ("template", "fate"),
+    [
+        ("gpuSharing: {{ .Values.global.gpuSharing | default false }}", ValueFate.DEPRECATED),
+        ('{{- if hasKey .Values.global "gpuSharing" }}', ValueFate.DEPRECATED),
+        ("gpuSharing: {{ .Values.global.gpuSharingMode }}", ValueFate.GONE),
+        ("gpuSharing: true", ValueFate.GONE),
+    ],
+)
+def test_a_value_that_templates_still_read_is_not_dead(template: str, fate: ValueFate) -> None:
+    new = chart("v0.18.0", {"global": {"gpuSharingMode": ""}}, templates=template)
+    diff = compare_charts(chart("v0.17.0", VALUES), new, {"global.gpuSharing": True})
+    assert [one.fate for one in diff.values] == [fate]
+    assert len(diff.dead_values) == (fate is ValueFate.GONE)
+
+
 def test_a_null_default_is_there() -> None:
     diff = compare_charts(chart("a", VALUES), chart("b", {**VALUES, "global": {"gpuSharing": None}}), OURS)
     assert diff.values == ()
@@ -235,6 +251,7 @@ def test_folders_and_subcharts_are_read(tmp_path: Path) -> None:
     assert (found.name, found.kube_version) == ("top", ">=1.31")
     assert found.values == {"sub": {"enabled": True, "level": 3}}
     assert [one["metadata"]["name"] for one in found.crds] == ["a.b"]
+    assert "this is no yaml" in found.templates
 
 
 def tar_of(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:

@@ -35,6 +35,7 @@ def read_chart(path: Path) -> ChartContents:
             kube_version=str(metadata.get("kubeVersion", "")),
             values=_values(files, PurePosixPath(".")),
             crds=tuple(_crds(files)),
+            templates="\n".join(text.decode("utf-8", "replace") for path, text in files.items() if _is_template(path)),
         )
     except (OSError, EOFError, tarfile.TarError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise LabError(
@@ -46,13 +47,17 @@ def read_chart(path: Path) -> ChartContents:
 
 
 def _wanted(path: PurePosixPath) -> bool:
-    return path.name in ("Chart.yaml", "values.yaml") or (
-        path.parent.name == "crds" and path.suffix in (".yaml", ".yml")
-    )
+    if path.suffix not in (".yaml", ".yml", ".tpl"):
+        return False
+    return path.name in ("Chart.yaml", "values.yaml") or path.parent.name == "crds" or _is_template(path)
+
+
+def _is_template(path: PurePosixPath) -> bool:
+    return "templates" in path.parts[:-1]
 
 
 def _folder(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
-    for file in sorted(root.rglob("*.y*ml")):
+    for file in sorted(root.rglob("*")):
         path = PurePosixPath(file.relative_to(root).as_posix())
         if _wanted(path) and file.is_file():
             yield path, file.read_bytes()
@@ -98,7 +103,7 @@ def _mapping(files: Mapping[PurePosixPath, bytes], name: str) -> dict[str, Any] 
 
 def _crds(files: Mapping[PurePosixPath, bytes]) -> Iterator[dict[str, Any]]:
     for path, content in files.items():
-        if path.parent.name == "crds":
+        if path.parent.name == "crds" and not _is_template(path):
             yield from _documents(content)
 
 

@@ -23,6 +23,7 @@ from kai_lab_pipeline.lab.chart_facts import (
     images_of,
     lookup,
     quiet,
+    reads_value,
     split_key,
     value_keys,
 )
@@ -47,6 +48,8 @@ class ChartContents:
     app_version: str = ""
     kube_version: str = ""
     """Kubernetes versions that the chart accepts, as it says."""
+    templates: str = field(default="", repr=False)
+    """Text of the templates, to tell a value that is only no default any more from one that nothing reads."""
 
 
 class ValueFate(str, Enum):
@@ -54,6 +57,8 @@ class ValueFate(str, Enum):
 
     GONE = "gone"
     """The pinned chart has the key, the new one does not: helm accepts it silently, and it has no effect."""
+    DEPRECATED = "deprecated"
+    """No default of the new chart any more, and its templates still read it (KAI v0.18: global.gpuSharing)."""
     NEVER_THERE = "never there"
     """Not even the pinned chart has the key among its defaults: mistyped, or read without a default."""
     OTHER_TYPE = "other type"
@@ -79,6 +84,7 @@ class ValueProblem:
         hint = f" Perhaps {' or '.join(self.similar)} now." if self.similar else ""
         return {
             ValueFate.GONE: f"{self.key} no longer exists: helm accepts it and it has no effect.{hint}",
+            ValueFate.DEPRECATED: f"{self.key} is no default any more; the templates still read it, as yet.{hint}",
             ValueFate.NEVER_THERE: f"{self.key} is in neither chart's defaults: mistyped, or without a default.{hint}",
             ValueFate.OTHER_TYPE: f"{self.key} is of another kind now.",
             ValueFate.OPEN: f"{self.key} is below a part that the chart leaves free: its effect must be checked.",
@@ -178,7 +184,7 @@ def compare_charts(pinned: ChartContents, new: ChartContents, our_values: Mappin
         pinned=pinned.version,
         new=new.version,
         rendered=rendered,
-        values=tuple(_value_problems(pinned.values, new.values, our_values)),
+        values=tuple(_value_problems(pinned, new, our_values)),
         defaults=_changes(value_keys(pinned.values), value_keys(new.values)),
         crds=_changes(crd_versions(all_before), crd_versions(all_after)),
         images=_changes(images_of(before.values()), images_of(after.values())),
@@ -203,18 +209,18 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Chang
     return tuple(change for change in found if change.before != change.after)
 
 
-def _value_problems(
-    pinned: Mapping[str, Any], new: Mapping[str, Any], ours: Mapping[str, Any]
-) -> Iterator[ValueProblem]:
-    known = tuple(value_keys(new))
+def _value_problems(pinned: ChartContents, new: ChartContents, ours: Mapping[str, Any]) -> Iterator[ValueProblem]:
+    known = tuple(value_keys(new.values))
     for key in ours:
         path = split_key(key)
-        was, now = lookup(pinned, path), lookup(new, path)
+        was, now = lookup(pinned.values, path), lookup(new.values, path)
         if now.found:
             if was.found and isinstance(was.value, Mapping) is not isinstance(now.value, Mapping):
                 yield ValueProblem(key, ValueFate.OTHER_TYPE)
         elif now.open and not was.found:
             yield ValueProblem(key, ValueFate.OPEN)
+        elif reads_value(new.templates, path):
+            yield ValueProblem(key, ValueFate.DEPRECATED, _similar(key, known))
         else:
             fate = ValueFate.GONE if was.found or was.open else ValueFate.NEVER_THERE
             yield ValueProblem(key, fate, _similar(key, known))

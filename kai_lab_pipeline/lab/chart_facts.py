@@ -71,6 +71,15 @@ def lookup(tree: Any, path: Iterable[str]) -> Found:
     return Found(True, at)
 
 
+def reads_value(templates: str, path: tuple[str, ...]) -> bool:
+    """Whether template text mentions a value by its last two names: ``global.x``, or ``global "x"`` as in hasKey.
+
+    A reading of text, so it can be mistaken where templates walk values by variables.
+    """
+    parent, last = (path[-2] if len(path) > 1 else "Values"), path[-1]
+    return re.search(rf'(?<![\w-]){re.escape(parent)}[ ."]{{1,3}}{re.escape(last)}(?![\w-])', templates) is not None
+
+
 def value_keys(tree: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys of all leaves and their values as JSON; empty trees and lists are leaves."""
     return dict(_leaves(tree, ""))
