@@ -1,0 +1,96 @@
+"""``python -m kai_lab_pipeline_tests.conformance``: the API suite and the graph, on the rehearsal and for real.
+
+Exit codes: 0 when both agree (or, without ``--required``, when the lane cannot run here), 1 where they differ,
+3 where something could not be built or started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from kai_lab_pipeline_tests.conformance import graph, suite
+from kai_lab_pipeline_tests.conformance.control_plane import CONTEXT, ControlPlane, control_plane
+from kai_lab_pipeline_tests.conformance.registry import ChartFailed, push_charts, registry
+from kai_lab_pipeline_tests.conformance.services import ServiceFailed
+from kai_lab_pipeline_tests.conformance.toolchain import (
+    Binaries,
+    BuildFailed,
+    LaneUnavailable,
+    binaries,
+    kubernetes_version,
+)
+
+_PROBLEMS = (BuildFailed, ServiceFailed, ChartFailed, suite.SuiteFailed, graph.GraphFailed)
+
+
+def say(text: str) -> None:
+    print(f"conformance: {text}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kai_lab_pipeline_tests.conformance", description=__doc__)
+    parser.add_argument("--required", action="store_true", help="fail where the lane cannot run, instead of skipping")
+    parser.add_argument("--only", choices=("build", "suite", "graph"), help="one part of the lane")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    try:
+        programs = binaries(say)
+        code = 0 if options.only == "build" else _run(programs, options.only)
+    except LaneUnavailable as error:
+        say(f"{'cannot run' if options.required else 'skipped'}: {error}")
+        return 3 if options.required else 0
+    except _PROBLEMS as error:
+        say(str(error))
+        return 3
+    say(f"{'the servers agree' if code == 0 else 'the servers differ'}, {time.monotonic() - started:.0f} s")
+    return code
+
+
+def _run(programs: Binaries, only: str | None) -> int:
+    with tempfile.TemporaryDirectory(prefix="kai-lab-conformance-") as name:
+        folder = Path(name)
+        with control_plane(programs, folder / "control-plane") as plane:
+            say(f"kube-apiserver {kubernetes_version()} is ready at {plane.url}")
+            found = [] if only == "graph" else _compare_suite(plane, folder)
+            found += [] if only == "suite" else _compare_graph(programs, plane, folder)
+    for line in found:
+        say(f"DIFFERENT {line}")
+    return 1 if found else 0
+
+
+def _compare_suite(plane: ControlPlane, folder: Path) -> list[str]:
+    ours = suite.run_suite("rehearsal", None, folder)
+    theirs = suite.run_suite("kube-apiserver", plane.kubeconfig, folder)
+    say(f"API suite on the rehearsal:    {suite.counted(ours)}")
+    say(f"API suite on kube-apiserver:   {suite.counted(theirs)}")
+    return suite.differences(ours, theirs)
+
+
+def _compare_graph(programs: Binaries, plane: ControlPlane, folder: Path) -> list[str]:
+    project = graph.make_project(folder / "project")
+    ours = graph.run_graph(project, "rehearsal", {"KAI_LAB_NAME": "rehearsed"})
+    with registry(folder / "registry") as address, graph.simulated_node(plane, folder):
+        push_charts(programs.helm, address, graph.charts(), folder / "registry")
+        say(f"the lab's charts are at {address}")
+        theirs = graph.run_graph(
+            project,
+            "context",
+            {
+                "KAI_LAB_NAME": graph.LAB,
+                "KAI_LAB_CONTEXT": CONTEXT,
+                "KAI_LAB_KUBECONFIG": str(plane.kubeconfig),
+                "KAI_LAB_MIRRORS": graph.mirrors(address),
+            },
+            tools=programs.helm.parent,
+        )
+    say(f"graph on the rehearsal:        {graph.counted(ours)}")
+    say(f"graph on kube-apiserver:       {graph.counted(theirs)}")
+    return graph.differences(ours, theirs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
