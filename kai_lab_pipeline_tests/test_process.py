@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -18,42 +17,16 @@ from kai_lab_pipeline.clients import process
 from kai_lab_pipeline.clients.process import Toolbox, start_time
 from kai_lab_pipeline.clients.tools import Hint, Outcome, ToolError, ToolMissing, ToolTimeout, redact
 from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, Alive
 
 WAITS = str(Path(__file__).parent / "stubs" / "waits.py")
-PATIENCE_S = 20.0
-
-
-class Alive:
-    """The reading end of the FIFO that a waiting stub and its child hold open."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "alive"
-        os.mkfifo(self.path)
-        self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-        self._seen = b""
-
-    def _next(self) -> bytes:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.descriptor, selectors.EVENT_READ)
-            assert selector.select(PATIENCE_S), "nothing happened on the FIFO"
-        return os.read(self.descriptor, 100)
-
-    def wait_up(self) -> None:
-        """Until the stub and its child both live."""
-        while self._seen.count(b"up") < 2:
-            self._seen += self._next()
-
-    def wait_gone(self) -> None:
-        """Until nobody holds the FIFO any more."""
-        while self._next():
-            pass
 
 
 @pytest.fixture
 def alive(tmp_path: Path) -> Iterator[Alive]:
-    fifo = Alive(tmp_path)
+    fifo = Alive(tmp_path / "alive")
     yield fifo
-    os.close(fifo.descriptor)
+    fifo.close()
 
 
 @pytest.fixture

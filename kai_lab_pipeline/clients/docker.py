@@ -7,8 +7,10 @@ recorded from Docker 20.10 and 28.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +152,7 @@ class Docker:
         facts = _json(outcome)
         broken = [str(error) for error in facts.get("ServerErrors") or ()]
         if outcome.exit_code != 0 or broken or not facts.get("ServerVersion"):
-            told = Outcome(outcome.command, outcome.exit_code, "\n".join(broken), outcome.stderr or outcome.stdout)
+            told = Outcome(outcome.command, outcome.exit_code, "\n".join(broken) or outcome.stdout, outcome.stderr)
             raise ToolError(told, "Docker cannot be used", HINTS, next_step=DAEMON_DOWN.remedy)
         return Daemon(
             server_version=str(facts["ServerVersion"]),
@@ -171,10 +173,19 @@ class Docker:
             return None
         raise ToolError(outcome, f"The image {name} cannot be looked up", HINTS)
 
-    def build(self, context: Path, dockerfile: Path, tag: str, *, deadline_s: float, log: Log) -> str:
+    def label(self, image: str, key: str) -> str | None:
+        """A label of a local image, or None."""
+        outcome = self._docker.attempt("image", "inspect", "--format", "{{json .Config.Labels}}", image)
+        value = _json(outcome).get(key) if outcome.exit_code == 0 else None
+        return None if value is None else str(value)
+
+    def build(
+        self, context: Path, dockerfile: Path, tag: str, *, labels: Mapping[str, str], deadline_s: float, log: Log
+    ) -> str:
         """Build an image and return its id, looked up afterwards. Either builder will do."""
+        marks = [part for key, value in labels.items() for part in ("--label", f"{key}={value}")]
         self._docker.call(
-            *("build", "--tag", tag, "--file", str(dockerfile), str(context)),
+            *("build", "--tag", tag, *marks, "--file", str(dockerfile), str(context)),
             what=f"The image {tag} could not be built",
             deadline_s=deadline_s,
             log=log,
@@ -208,6 +219,13 @@ class Docker:
         """Whether a container runs; False when it is stopped or absent."""
         outcome = self._docker.attempt("inspect", "--format", "{{.State.Running}}", container)
         return outcome.exit_code == 0 and outcome.stdout.strip() == "true"
+
+    def created(self, container: str) -> datetime | None:
+        """When a container was made; None when it is absent."""
+        outcome = self._docker.attempt("inspect", "--format", "{{.Created}}", container)
+        # Docker writes nanoseconds; Python reads at most microseconds.
+        found = re.match(r"(\S+?)(?:\.\d+)?Z", outcome.stdout) if outcome.exit_code == 0 else None
+        return datetime.fromisoformat(f"{found[1]}+00:00") if found else None
 
     def start(self, container: str) -> None:
         """Start a stopped container."""

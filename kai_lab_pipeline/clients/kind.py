@@ -60,7 +60,8 @@ HINTS: Sequence[Hint] = (
         "kind needs privileged containers: run on a machine (or CI runner) that allows them.",
     ),
     Hint(
-        r"unable to decode config|failed to parse patches|error reading file|invalid configuration|kubeadm config cont",
+        r"unable to decode config|failed to parse patches|error reading file"
+        r"|failed to create cluster: (?:\[?invalid |unknown apiVersion|could not determine|must have at least one)",
         "the kind config cannot be used",
         "Correct the file that kind.config names (KAI_LAB_KIND_CONFIG).",
     ),

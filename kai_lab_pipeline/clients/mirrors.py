@@ -47,6 +47,11 @@ def is_loopback(host: str) -> bool:
         return name == "localhost"
 
 
+def registry_of(reference: str) -> str:
+    """Registry host of an ``oci://`` reference."""
+    return reference.removeprefix(OCI).split("/", 1)[0]
+
+
 class Mirrors:
     """Settings [mirrors]: registry host -> address. Without a scheme it is https."""
 

@@ -185,7 +185,7 @@ class Toolbox:
             "mark": mark,
             "command": command_line(command),
         }
-        _write(file, json.dumps(entry))
+        write_file(file, json.dumps(entry))
         with self._lock:
             self._running[process.pid] = process
         try:
@@ -202,10 +202,11 @@ class Toolbox:
         name = "-".join(word for word in words if re.fullmatch(r"[\w.]+[\w.-]*", word))
         text = f"$ {command_line(outcome.command)}\n{outcome.stdout}"
         text += f"--- stderr\n{outcome.stderr}--- {end}, {outcome.seconds:.2f} s\n"
-        _write(self.transcripts / f"{time.time_ns()}-{name}.txt", redact(text))
+        write_file(self.transcripts / f"{time.time_ns()}-{name}.txt", redact(text))
 
 
-def _write(file: Path, text: str) -> None:
+def write_file(file: Path, text: str) -> None:
+    """Write a text file of the lab's state, with its folder; raises LabError when that cannot be done."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

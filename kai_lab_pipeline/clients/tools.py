@@ -23,6 +23,7 @@ _SECRETS = (
     re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"),
     re.compile(r"(?i)((?:password|passwd|token|secret|identitytoken|client-key-data)['\"]?\s*[:=]\s*['\"]?)[^\s'\",]+"),
     re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"),
+    re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
     re.compile(r"(://)[^/@\s:]+(?::[^/@\s]*)?(?=@)"),
 )
 
@@ -92,6 +93,12 @@ class ToolError(LabError):
             next_step=self.remedy or "Read the last lines above; the same command can be run by hand.",
             transient=self.hint.transient if self.hint else False,
         )
+
+    def add_seen(self, text: str) -> None:
+        """Add what was seen elsewhere, such as the log of a pod that did not come up."""
+        if text:
+            self.seen = f"{self.seen}\n{text}"
+            self.args = (self.text(),)
 
 
 class ToolMissing(LabError):

@@ -1,0 +1,359 @@
+"""The lab as it is written: a kind cluster of its own, made, adopted, healed or refused by what is really there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
+from kai_lab_pipeline.backends.image import ImageProvider
+from kai_lab_pipeline.backends.node_mirrors import mirrors_config, write_mirrors
+from kai_lab_pipeline.backends.owner import lab_id, new_mark, read_mark, write_mark
+from kai_lab_pipeline.backends.releases import Releases
+from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox
+from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.kind import MINIMUM, Kind
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
+from kai_lab_pipeline.clients.process import Toolbox, write_file
+from kai_lab_pipeline.clients.tools import ToolError
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.settings import BackendName, Chart, Settings
+
+ADOPT_DEADLINE_S = 60.0
+"""Seconds that a cluster which is there gets to answer: after a restart of the daemon the API is back in 6-8 s."""
+
+
+_CLOCK = timedelta(seconds=5)
+"""How far the daemon's clock and the file system's may be apart."""
+
+
+class KindBackend:
+    """Implements `backends.base.Backend` with docker, kind and helm."""
+
+    def __init__(self, settings: Settings, *, pause: Callable[[float], None] = time.sleep) -> None:
+        self._settings = settings
+        self._pause = pause
+        self._name = settings.lab.name
+        self._kubeconfig = settings.lab_dir / "kubeconfig"
+        self._record = settings.lab_dir / "kind.json"
+        self.use(lab_toolbox(settings))
+
+    def use(self, tools: Toolbox) -> None:
+        """Run the command lines with `tools`; its `transcripts` is where their whole output is kept."""
+        self.tools = tools
+        self._docker = Docker(tools.run)
+        self._kind = Kind(tools.run)
+        self._images = ImageProvider(self._settings, tools.run, self._docker, self._kind)
+
+    @property
+    def name(self) -> BackendName:
+        return "kind"
+
+    @property
+    def time_scale(self) -> float:
+        return 1.0
+
+    def kubeconfig_hint(self) -> Path:
+        return self._kubeconfig
+
+    # -- cluster -----------------------------------------------------------------------------------------------------
+
+    def ensure_cluster(self, log: Log) -> ClusterFacts:
+        """Make the cluster, or adopt a healthy one with our mark; heal what an earlier run left half-made.
+
+        Refuses a cluster of this name that another lab or a person made. While kind works, the image is built.
+        """
+        self.tools.end_leftovers(log)
+        lab_id(self._settings.lab_dir)
+        self._docker.daemon()
+        self._check_version()
+        if self._name in self._kind.clusters():
+            adopted = self._adopt(log)
+            if adopted is not None:
+                return adopted
+        return self._make(log)
+
+    def cluster_exists(self) -> bool:
+        return self._name in self._kind.clusters()
+
+    def connect(self) -> Cluster:
+        if not self._kubeconfig.is_file():
+            raise LabError(
+                "The lab has no cluster yet",
+                where=str(self._kubeconfig),
+                next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run --backend kind'.",
+            )
+        return self._cluster()
+
+    def remove_cluster(self, log: Log) -> StepFacts:
+        """Delete the cluster if this lab made it, and see that it is gone."""
+        self.tools.end_leftovers(log)
+        self._docker.daemon()
+        if self._name not in self._kind.clusters():
+            self._forget()
+            return StepFacts(f"there is no kind cluster {self._name}", changed=False)
+        self._refuse_foreign()
+        self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+        self._forget()
+        return StepFacts(f"kind cluster {self._name} is deleted, with everything in it")
+
+    # -- image and releases ------------------------------------------------------------------------------------------
+
+    def provide_image(self, log: Log) -> StepFacts:
+        return self._images.provide(self._name, log)
+
+    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        return self._releases().install(chart, log, deadline_s=install_deadline_s(self._settings, component))
+
+    def releases(self) -> Sequence[Mapping[str, Any]]:
+        return self._releases().rows()
+
+    def uninstall(self, component: str, chart: Chart, log: Log) -> StepFacts:
+        return self._releases().uninstall(chart, log)
+
+    # -- how ---------------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self._kubeconfig, f"kind-{self._name}")
+
+    def _releases(self) -> Releases:
+        cluster = self.connect()
+        return Releases(lab_helm(self._settings, self.tools.run, cluster), cluster, pause=self._pause)
+
+    def _check_version(self) -> None:
+        version = self._kind.version()
+        if version is not None and version < MINIMUM:
+            raise LabError(
+                f"kind {'.'.join(map(str, version))} is too old: the lab needs 0.20 or newer",
+                where="kind version",
+                next_step="Install a newer kind: https://kind.sigs.k8s.io/docs/user/quick-start/.",
+            )
+
+    def _adopt(self, log: Log) -> ClusterFacts | None:
+        """The cluster that is there, if it is ours and healthy; None after an unhealthy one of ours was removed."""
+        record = self._recorded()
+        if record == "making" and self._half_made():
+            log(f"an earlier run was cut off while it made {self._name}; making it anew")
+            self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+            return None
+        for node in self._kind.nodes(self._name):
+            if not self._docker.running(node):
+                if record != "made":
+                    raise self._foreign(f"its node {node} is stopped, and nothing here says that this lab made it")
+                log(f"starting the stopped node {node}")
+                self._docker.start(node)
+        self._kind.export_kubeconfig(self._name, self._kubeconfig)
+        cluster = self._cluster()
+        try:
+            self._wait_until(lambda: self._not_answering(cluster), ADOPT_DEADLINE_S, "the API server does not answer")
+            self._refuse_unmarked(cluster)
+            self._wait_until(lambda: _nodes_not_ready(cluster), ADOPT_DEADLINE_S, "a node is not Ready")
+        except _GaveUp as error:
+            if record != "made":
+                raise self._foreign(error.last) from error
+            log(f"{self._name} is ours and not healthy ({error.last}); making it anew")
+            self._keep_logs(log)
+            self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+            return None
+        self._write_record("made")
+        log(f"adopted the cluster {self._name}, which this lab made")
+        return self._facts(cluster, made=False)
+
+    def _make(self, log: Log) -> ClusterFacts:
+        kind = self._settings.kind
+        self._write_record("making")
+        with self._image_meanwhile(log):
+            try:
+                self._kind.create(
+                    self._name,
+                    kubeconfig=self._kubeconfig,
+                    image=kind.node_image,
+                    config=self._config(),
+                    deadline_s=self._create_deadline_s,
+                    log=log,
+                )
+                self._kubeconfig.chmod(0o600)
+                cluster = self._cluster()
+                deadline_s = self._settings.deadlines.cluster
+                self._wait_until(lambda: self._not_answering(cluster), deadline_s, "the API server does not answer")
+                write_mark(cluster, new_mark(self._name, self._settings.lab_dir, made=True))
+                write_mirrors(self._settings, self._docker, self._kind.nodes(self._name), log)
+                self._wait_until(lambda: _nodes_not_ready(cluster), deadline_s, "a node is not Ready")
+            except LabError as error:
+                if "already exist for a cluster" in error.seen:
+                    self._forget()  # somebody made it in the meantime: its nodes are not ours
+                else:
+                    self._clean_after(error, log)
+                raise
+            self._write_record("made")
+            self._images.preload(self._name, log)
+        return self._facts(cluster, made=True)
+
+    @contextlib.contextmanager
+    def _image_meanwhile(self, log: Log) -> Iterator[None]:
+        """Build the image while kind makes the cluster; a failure of it is told again by its own step."""
+
+        def build() -> None:
+            try:
+                self._images.prepare(log)
+            except LabError as error:
+                log(f"the image is not ready, its own step will try again: {error.what}")
+
+        builder = threading.Thread(target=build, name="image", daemon=True)
+        builder.start()
+        try:
+            yield
+        except BaseException:
+            self.tools.end_all()
+            raise
+        finally:
+            builder.join()
+            self.tools.reopen()
+
+    def _clean_after(self, error: LabError, log: Log) -> None:
+        """Keep the logs of the nodes that failed, then delete them."""
+        folder = self._keep_logs(log)
+        if folder is not None:
+            error.next_step += f" The nodes' logs are in {folder}."
+            error.args = (error.text(),)
+        try:
+            self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+            self._forget()
+        except LabError as second:
+            log(f"the failed cluster could not be deleted, the next run will: {second.what}")
+
+    def _keep_logs(self, log: Log) -> Path | None:
+        base = self.tools.transcripts or self._settings.lab_dir / "commands"
+        folder = base / f"kind-logs-{time.strftime('%Y%m%dT%H%M%S')}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._kind.export_logs(self._name, folder)
+        except (LabError, OSError) as error:
+            log(f"the nodes' logs could not be kept: {getattr(error, 'what', error)}")
+            return None
+        log(f"kept the nodes' logs in {folder}")
+        return folder
+
+    def _config(self) -> Path | None:
+        if self._settings.kind.config:
+            return self._images.file(self._settings.kind.config, "kind.config")
+        return mirrors_config(self._settings)
+
+    def _wait_until(self, trouble: Callable[[], str], deadline_s: float, what: str) -> None:
+        """Look until `trouble` finds none; raises _GaveUp with what it last found."""
+        deadline = time.monotonic() + deadline_s
+        while True:
+            last = trouble()
+            if not last:
+                return
+            if time.monotonic() >= deadline:
+                raise _GaveUp(what, deadline_s, last, where=str(self._cluster()))
+            self._pause(0.5)
+
+    @staticmethod
+    def _not_answering(cluster: Cluster) -> str:
+        try:
+            cluster.version()
+            cluster.incarnation()
+        except ApiError as error:
+            return error.message
+        return ""
+
+    # -- whose it is -------------------------------------------------------------------------------------------------
+
+    def _refuse_unmarked(self, cluster: Cluster) -> None:
+        mark = read_mark(cluster)
+        if mark is None:
+            raise self._foreign("it carries no lab's mark")
+        if mark.lab_id != lab_id(self._settings.lab_dir):
+            raise self._foreign(f"its mark says: lab {mark.lab!r} with another state folder, since {mark.since}")
+
+    def _refuse_foreign(self) -> None:
+        """Raise LabError unless the cluster is ours: by its mark, or, where it does not answer, by our record."""
+        if self._recorded() == "making" and self._half_made():
+            return
+        try:
+            if not self._kubeconfig.is_file():
+                self._kind.export_kubeconfig(self._name, self._kubeconfig)
+            self._refuse_unmarked(self._cluster())
+        except (ApiError, ToolError) as error:
+            if self._recorded() != "made":
+                raise self._foreign(f"it does not answer ({error.seen}), and nothing here says it is ours") from error
+
+    def _half_made(self) -> bool:
+        """Whether the nodes were made while this lab was making them: a cluster of this name may be newer."""
+        try:
+            since = datetime.fromtimestamp(self._record.stat().st_mtime, timezone.utc)
+        except OSError:
+            return False
+        until = since + timedelta(seconds=self._create_deadline_s)
+        made = [self._docker.created(node) for node in self._kind.nodes(self._name)]
+        return bool(made) and all(time is not None and since - _CLOCK <= time <= until for time in made)
+
+    @property
+    def _create_deadline_s(self) -> float:
+        return self._settings.deadlines.cluster + 120
+
+    def _foreign(self, why: str) -> LabError:
+        return LabError(
+            f"There is a kind cluster {self._name} that this lab did not make",
+            where=f"kind get clusters; state folder {self._settings.lab_dir}",
+            seen=why,
+            next_step="Give the lab another name (lab.name in lab.toml, KAI_LAB_NAME), or, if nobody needs it, remove "
+            f"it: kind delete cluster --name {self._name}",
+        )
+
+    def _recorded(self) -> str | None:
+        """``making`` or ``made`` when this lab's folder says so about a cluster of this name."""
+        try:
+            record = json.loads(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return str(record.get("state")) if record.get("cluster") == self._name else None
+
+    def _write_record(self, state: str) -> None:
+        write_file(self._record, json.dumps({"cluster": self._name, "state": state}))
+
+    def _forget(self) -> None:
+        self._record.unlink(missing_ok=True)
+        self._kubeconfig.unlink(missing_ok=True)
+
+    def _facts(self, cluster: Cluster, *, made: bool) -> ClusterFacts:
+        note = f"kind {'.'.join(map(str, self._kind.version() or ()))}, nodes {', '.join(self._kind.nodes(self._name))}"
+        return ClusterFacts(self._kubeconfig, cluster.context, cluster.incarnation(), made, note)
+
+
+class _GaveUp(LabError):
+    """A wait ran out."""
+
+    def __init__(self, what: str, deadline_s: float, last: str, *, where: str) -> None:
+        self.last = last
+        super().__init__(
+            f"After {deadline_s:.0f} s {what}",
+            where=where,
+            seen=last,
+            next_step="Run it again; on a slow machine raise deadlines.cluster in lab.toml.",
+        )
+
+
+def _nodes_not_ready(cluster: Cluster) -> str:
+    """Which nodes are not Ready, as a sentence; empty when all are, and there is at least one."""
+    try:
+        nodes = cluster.objects("nodes")
+    except ApiError as error:
+        return error.message
+    waiting = [node["metadata"]["name"] for node in nodes if not _ready(node)]
+    if not nodes:
+        return "there is no node"
+    return f"not Ready: {', '.join(waiting)}" if waiting else ""
+
+
+def _ready(node: Mapping[str, Any]) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)

@@ -1,0 +1,123 @@
+"""Whose cluster it is: a ConfigMap in kube-system that says which lab made or adopted it, and what that lab put there.
+
+A lab touches a cluster of the same name, a release or an object only when the mark is its own. The lab's id is a random
+word in its state folder, so a folder that was moved keeps its clusters and another checkout does not take them over.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from kai_lab_pipeline.clients.kubernetes import Cluster
+from kai_lab_pipeline.lab.errors import LabError
+
+NAMESPACE, NAME = "kube-system", "kai-lab-owner"
+PART_OF: Mapping[str, str] = {"app.kubernetes.io/part-of": "kai-lab"}
+"""Label of the mark. On the namespace of a KAI release, set by a person, it hands that release over to the lab."""
+
+_RELEASE = "release."
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the ConfigMap says."""
+
+    lab: str
+    lab_id: str
+    since: str
+    made: bool
+    """The lab made the cluster itself."""
+    releases: frozenset[str] = frozenset()
+    """Helm releases the lab installed, as ``namespace/name``."""
+    found: frozenset[str] = frozenset()
+    """Objects of the lab's names that were there before the lab came, as ``resource/namespace/name``."""
+
+
+def lab_id(folder: Path) -> str:
+    """The id of the lab that keeps its state in `folder`, made at first use."""
+    file = folder / "id"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(file, "x", encoding="utf-8") as new:
+            new.write(uuid.uuid4().hex)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise LabError(
+            "The lab's state folder cannot be written",
+            where=str(folder),
+            seen=error.strerror or str(error),
+            next_step="Free disk space or name another folder in lab.state_dir.",
+        ) from error
+    return file.read_text(encoding="utf-8").strip()
+
+
+def new_mark(
+    lab: str,
+    folder: Path,
+    *,
+    made: bool,
+    found: frozenset[str] = frozenset(),
+    releases: frozenset[str] = frozenset(),
+) -> Mark:
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Mark(lab, lab_id(folder), now, made, releases, found)
+
+
+def read_mark(cluster: Cluster) -> Mark | None:
+    """The cluster's mark, or None when it has none; raises ApiError when the cluster does not answer."""
+    found = cluster.find("configmaps", NAME, namespace=NAMESPACE)
+    if found is None:
+        return None
+    data = found.get("data") or {}
+    return Mark(
+        lab=str(data.get("lab", "")),
+        lab_id=str(data.get("id", "")),
+        since=str(data.get("since", "")),
+        made=data.get("made") == "true",
+        releases=frozenset(
+            name.removeprefix(_RELEASE).replace(".", "/", 1) for name in data if name.startswith(_RELEASE)
+        ),
+        found=_names(data.get("found")),
+    )
+
+
+def write_mark(cluster: Cluster, mark: Mark) -> None:
+    cluster.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": dict(PART_OF)},
+            "data": {
+                "lab": mark.lab,
+                "id": mark.lab_id,
+                "since": mark.since,
+                "made": "true" if mark.made else "false",
+                "found": json.dumps(sorted(mark.found)),
+                **{_RELEASE + name.replace("/", ".", 1): "installed" for name in mark.releases},
+            },
+        }
+    )
+
+
+def mark_release(cluster: Cluster, namespace: str, name: str, *, ours: bool) -> None:
+    """Add a release to the mark or take it out; steps that run at the same time do not undo each other's words."""
+    change = {"data": {f"{_RELEASE}{namespace}.{name}": "installed" if ours else None}}
+    cluster.patch("configmaps", NAME, change, namespace=NAMESPACE)
+
+
+def remove_mark(cluster: Cluster) -> None:
+    cluster.delete("configmaps", NAME, namespace=NAMESPACE)
+
+
+def _names(text: object) -> frozenset[str]:
+    try:
+        parsed = json.loads(str(text or "[]"))
+    except ValueError:
+        return frozenset()
+    return frozenset(map(str, parsed)) if isinstance(parsed, list) else frozenset()

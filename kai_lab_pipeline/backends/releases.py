@@ -1,0 +1,209 @@
+"""Chart releases on a real cluster: installed with exactly the values given, healed when an earlier run was cut off.
+
+What a killed helm leaves was measured with 3.22 and 4.3: a pending-install is removed, a pending upgrade or rollback is
+rolled back, `uninstalling` is uninstalled again, and `failed` is upgraded in place. Helm's word is checked against
+`helm list` afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tenacity
+
+from kai_lab_pipeline.backends.base import Leftover, Log, StepFacts
+from kai_lab_pipeline.clients.helm import Helm, nested
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
+from kai_lab_pipeline.clients.mirrors import OCI
+from kai_lab_pipeline.clients.tools import Outcome, ToolError
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.settings import Chart
+
+SHARED_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
+ATTEMPTS = 6
+LOG_TAIL = 6
+
+
+class Releases:
+    """The releases of one cluster."""
+
+    def __init__(self, helm: Helm, cluster: Cluster, *, pause: Callable[[float], None] = time.sleep) -> None:
+        self._helm = helm
+        self._cluster = cluster
+        self._pause = pause
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self._helm.releases()
+
+    def install(self, chart: Chart, log: Log, *, deadline_s: float) -> StepFacts:
+        """Install or upgrade; raises ToolError with the first error, its hint, and what did not come up."""
+        row = self._helm.find(chart.release, chart.namespace)
+        if row is not None and row.get("status") == "deployed" and self._same(row, chart):
+            return self._facts(row, "is already deployed with these values", changed=False)
+        healed = self._heal(chart, row, log)
+        if row is None:
+            self._clear_stale_webhooks(chart, log)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_passes_by_itself),
+            stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_after_delay(deadline_s),
+            wait=tenacity.wait_exponential(multiplier=1, max=10),
+            sleep=self._pause,
+            before_sleep=lambda state: log(_waiting(chart, state)),
+            reraise=True,
+        )
+        outcome: Outcome | None = None
+        try:
+            outcome = retrying(self._helm.upgrade_install, chart, deadline_s=deadline_s, log=log)
+        except ToolError as error:
+            error.add_seen(self.hanging(chart.namespace))
+            raise
+        row = self._helm.find(chart.release, chart.namespace)
+        if row is None or row.get("status") != "deployed":
+            raise LabError(
+                f"helm ended well, and {chart.release} is {row.get('status') if row else 'not there'}",
+                where=f"namespace {chart.namespace}",
+                seen=outcome.last_lines(3),
+                next_step="Run it again: the lab heals the release.",
+            )
+        attempts = int(retrying.statistics.get("attempt_number", 1))
+        return self._facts(row, "deployed", changed=True, attempts=attempts, healed=healed, outcome=outcome)
+
+    def uninstall(self, chart: Chart, log: Log) -> StepFacts:
+        """Remove a release and the webhooks it left, which would refuse every pod from then on."""
+        outcome = self._helm.uninstall(chart.release, chart.namespace, log=log)
+        removed = self._clear_stale_webhooks(chart, log)
+        left = self.leftovers(chart)
+        facts = {f"left behind {n}": f"{item.what}: {item.command}" for n, item in enumerate(left, start=1)}
+        if outcome is None:
+            return StepFacts(f"{chart.release} was not there", changed=bool(removed), facts=facts)
+        return StepFacts(f"{chart.release} is removed" + (f", {len(left)} things stay" if left else ""), facts=facts)
+
+    def leftovers(self, chart: Chart) -> tuple[Leftover, ...]:
+        """What a removed chart leaves in its namespace, and the commands that remove it."""
+        if chart.namespace in SHARED_NAMESPACES:
+            return ()
+        kubectl = f"kubectl --kubeconfig {self._cluster.kubeconfig} --context {self._cluster.context}"
+        left = [
+            Leftover(
+                f"{resource}/{obj['metadata']['name']}",
+                f"{kubectl} delete {resource} {obj['metadata']['name']} -n {chart.namespace}",
+            )
+            for resource in ("deployments", "daemonsets")
+            for obj in self._cluster.objects(resource, namespace=chart.namespace)
+        ]
+        if self._cluster.find("namespaces", chart.namespace) is not None:
+            left.append(Leftover(f"namespace/{chart.namespace}", f"{kubectl} delete namespace {chart.namespace}"))
+        return tuple(left)
+
+    def hanging(self, namespace: str) -> str:
+        """Pods of a namespace that are not up, with the end of their logs: why a hook or a rollout did not end."""
+        lines: list[str] = []
+        try:
+            pods = self._cluster.objects("pods", namespace=namespace)
+        except ApiError as error:
+            return f"The pods of {namespace} cannot be read: {error.message}"
+        for pod in [pod for pod in pods if not _is_up(pod)][:5]:
+            name = pod["metadata"]["name"]
+            lines.append(f"pod {namespace}/{name}: {_state(pod)}")
+            for container in pod.get("spec", {}).get("containers", ()):
+                try:
+                    text = self._cluster.logs(namespace, name, container["name"], tail=LOG_TAIL)
+                except ApiError:
+                    continue  # it has not started: its state above says why
+                lines += [f"  {container['name']}: {line}" for line in text.splitlines()[-LOG_TAIL:]]
+        return "\n".join(lines)
+
+    def _same(self, row: Mapping[str, Any], chart: Chart) -> bool:
+        """Whether a release is what would be installed. What is local may have been edited: never the same."""
+        if not chart.chart.startswith(OCI) or row.get("chart") != f"{chart.chart.rsplit('/', 1)[-1]}-{chart.version}":
+            return False
+        return self._helm.values(chart.release, chart.namespace) == nested(chart.values)
+
+    def _heal(self, chart: Chart, row: Mapping[str, Any] | None, log: Log) -> str:
+        """Bring a release that was cut off into a state that can be upgraded; returns what was found, or ''."""
+        status = str(row.get("status", "")) if row else ""
+        if status in ("", "deployed", "superseded"):
+            return ""
+        revisions = self._helm.history(chart.release, chart.namespace)
+        said = str(revisions[-1].get("description", "")) if revisions else ""
+        found = f"{status} ({said})" if said else status
+        log(f"{chart.release} was left {found} by an earlier run; healing it")
+        good = [str(item["revision"]) for item in revisions if item.get("status") in ("deployed", "superseded")]
+        if status in ("pending-upgrade", "pending-rollback") and good:
+            outcome = self._helm.rollback(chart.release, good[-1], chart.namespace, log=log)
+            if outcome.exit_code != 0:
+                # Measured with KAI 0.16.8 -> 0.17.0: the rollback fails, and leaves `failed`, which can be upgraded.
+                log(f"rollback to revision {good[-1]} did not work, upgrading in place: {outcome.last_lines(1)}")
+        elif status.startswith("pending") or status in ("uninstalling", "unknown"):
+            self._helm.uninstall(chart.release, chart.namespace, log=log)
+        return found
+
+    def _clear_stale_webhooks(self, chart: Chart, log: Log) -> list[str]:
+        """Delete webhooks whose service is in the namespace of a chart that is not installed: they refuse every pod."""
+        if chart.namespace in SHARED_NAMESPACES:
+            return []
+        removed = []
+        for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            for obj in self._cluster.objects(resource):
+                hooks = obj.get("webhooks") or ()
+                spaces = {((hook.get("clientConfig") or {}).get("service") or {}).get("namespace") for hook in hooks}
+                if spaces == {chart.namespace}:
+                    name = str(obj["metadata"]["name"])
+                    log(f"removing webhook {name}, which an earlier {chart.release} left: its service is gone")
+                    self._cluster.delete(resource, name)
+                    removed.append(name)
+        return removed
+
+    @staticmethod
+    def _facts(
+        row: Mapping[str, Any],
+        did: str,
+        *,
+        changed: bool,
+        attempts: int = 1,
+        healed: str = "",
+        outcome: Outcome | None = None,
+    ) -> StepFacts:
+        facts = {"chart": str(row.get("chart", "")), "revision": str(row.get("revision", ""))}
+        if outcome is not None:
+            facts["helm_seconds"] = f"{outcome.seconds:.1f}"
+            digests = [line.split()[-1] for line in outcome.text.splitlines() if line.startswith("Digest: sha256:")]
+            facts |= {"chart_digest": digests[0]} if digests else {}
+        facts |= {"healed_from": healed} if healed else {}
+        summary = f"{row.get('name')} {did}: {facts['chart']}, revision {facts['revision']}"
+        return StepFacts(summary, changed=changed, attempts=attempts, facts=facts)
+
+
+def _passes_by_itself(error: BaseException) -> bool:
+    return isinstance(error, ToolError) and error.hint is not None and error.hint.retry
+
+
+def _waiting(chart: Chart, state: tenacity.RetryCallState) -> str:
+    error = state.outcome.exception() if state.outcome else None
+    cause = error.cause if isinstance(error, ToolError) else str(error)
+    return f"{chart.release}: {cause}; attempt {state.attempt_number + 1} follows"
+
+
+def _is_up(pod: Mapping[str, Any]) -> bool:
+    status = pod.get("status") or {}
+    if status.get("phase") == "Succeeded":
+        return True
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ())
+
+
+def _state(pod: Mapping[str, Any]) -> str:
+    status = pod.get("status") or {}
+    reasons = [
+        f"{state['reason']}: {state.get('message', '')}".rstrip(": ")
+        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+        for state in (container.get("state") or {}).values()
+        if isinstance(state, dict) and state.get("reason")
+    ]
+    unmet = [
+        str(item.get("message"))
+        for item in status.get("conditions") or ()
+        if item.get("type") == "PodScheduled" and item.get("status") == "False" and item.get("message")
+    ]
+    return ", ".join([str(status.get("phase", "unknown")), *reasons, *unmet])

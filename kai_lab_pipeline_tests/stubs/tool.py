@@ -1,0 +1,267 @@
+"""Stands in for docker, kind, helm and git on the PATH: logs each call, replays recorded words, keeps a simple state.
+
+The folder in TOOL_STATE holds ``calls.jsonl`` (what was called), ``rules.json`` (recorded answers, tried first, each
+for its `times`) and ``state.json`` (clusters, images, releases) which gives the answers of a machine where all is well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+LOGGED = ("HELM_REGISTRY_CONFIG", "DOCKER_CONFIG", "HELM_NAMESPACE", "HELM_CACHE_HOME", "GIT_TERMINAL_PROMPT")
+
+
+class Answer(Exception):
+    """What the tool prints, and its exit code."""
+
+    def __init__(self, out: str = "", err: str = "", code: int = 0) -> None:
+        self.out, self.err, self.code = out, err, code
+
+
+def option(arguments: list[str], name: str, default: str = "") -> str:
+    return arguments[arguments.index(name) + 1] if name in arguments else default
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.123456789Z")
+
+
+def values(arguments: list[str]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, text in itertools.pairwise(arguments):
+        if name in ("--set", "--set-string", "--set-json"):
+            key, _, value = text.partition("=")
+            *folders, last = key.split(".")
+            at = tree
+            for folder in folders:
+                at = at.setdefault(folder, {})
+            at[last] = value if name == "--set-string" else json.loads(value)
+    return tree
+
+
+class Tools:
+    """All tools of one machine, whose state is a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def answer(self, tool: str, arguments: list[str], env: Mapping[str, str | None], stdin: str = "") -> Answer:
+        """Log a call and answer it."""
+        self.stdin = stdin
+        call = {"tool": tool, "arguments": arguments, "env": {key: env.get(key) for key in LOGGED}}
+        with open(self.folder / "calls.jsonl", "a") as log:
+            log.write(json.dumps(call) + "\n")
+        try:
+            self.by_rule(" ".join([tool, *arguments]))
+            {"kind": self.kind, "docker": self.docker, "helm": self.helm, "git": self.git}[tool](arguments)
+        except Answer as answer:
+            return answer
+        return Answer()
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[dict[str, Any]]:
+        file = self.folder / "state.json"
+        with open(self.folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            data = json.loads(file.read_text()) if file.exists() else {}
+            for key in ("clusters", "images", "labels", "releases", "used"):
+                data.setdefault(key, {})
+            try:
+                yield data
+            finally:  # an answer leaves from inside
+                whole = self.folder / f"state.{os.getpid()}"
+                whole.write_text(json.dumps(data))
+                os.replace(whole, file)  # a killed stub leaves no half of it
+
+    def by_rule(self, line: str) -> None:
+        """Answer as the first rule says that matches and is not used up."""
+        file = self.folder / "rules.json"
+        rules = json.loads(file.read_text()) if file.exists() else []
+        for number, rule in enumerate(rules):
+            if not re.search(rule["match"], line):
+                continue
+            with self.state() as data:
+                used = data["used"].get(str(number), 0)
+                if used >= rule.get("times", 10**6):
+                    continue
+                data["used"][str(number)] = used + 1
+                for key in rule.get("makes_cluster", ()):
+                    data["clusters"][key] = now()
+                for key, row in rule.get("makes_release", {}).items():
+                    data["releases"][key] = row
+            if "alive" in rule:
+                alive = os.open(rule["alive"], os.O_WRONLY)
+                os.fork()
+                os.write(alive, b"up\n")
+                while True:
+                    signal.pause()
+            if rule.get("passes"):
+                return
+            raise Answer(rule.get("out", ""), rule.get("err", ""), rule.get("rc", 0))
+
+    def write_kubeconfig(self, file: str, context: str) -> None:
+        url = (self.folder / "server").read_text()
+        content = {
+            "clusters": [{"name": context, "cluster": {"server": url}}],
+            "users": [{"name": context, "user": {"token": "not-a-secret"}}],
+            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+            "current-context": context,
+        }
+        Path(file).write_text(json.dumps(content))
+
+    def kind(self, arguments: list[str]) -> None:
+        name = option(arguments, "--name", "kind")
+        with self.state() as data:
+            clusters = data["clusters"]
+            match arguments[:2]:
+                case ["version", *_]:
+                    raise Answer("kind v0.33.0 go1.26.8 linux/amd64\n")
+                case ["get", "clusters"]:
+                    raise Answer(
+                        "".join(f"{cluster}\n" for cluster in clusters), "" if clusters else "No kind clusters found.\n"
+                    )
+                case ["get", "nodes"]:
+                    raise Answer(f"{name}-control-plane\n" if name in clusters else "")
+                case ["create", "cluster"]:
+                    if name in clusters:
+                        exist = f'node(s) already exist for a cluster with the name "{name}"'
+                        raise Answer("", f"ERROR: failed to create cluster: {exist}\n", 1)
+                    clusters[name] = now()
+                    self.write_kubeconfig(option(arguments, "--kubeconfig"), f"kind-{name}")
+                case ["delete", "cluster"]:
+                    clusters.pop(name, None)
+                    data["images"].pop(f"{name}-control-plane", None)
+                    raise Answer("", f'Deleting cluster "{name}" ...\n')
+                case ["export", "kubeconfig"]:
+                    self.write_kubeconfig(option(arguments, "--kubeconfig"), f"kind-{name}")
+                case ["export", "logs"]:
+                    (Path(arguments[2]) / "kubelet.log").write_text("kubelet\n")
+                case ["load", "docker-image"]:
+                    local = data["images"].get("local", {})
+                    if arguments[2] not in local:
+                        raise Answer("", f'ERROR: image: "{arguments[2]}" not present locally\n', 1)
+                    data["images"].setdefault(f"{name}-control-plane", {})[arguments[2]] = local[arguments[2]]
+                case ["load", "image-archive"]:
+                    content = json.loads(Path(arguments[2]).read_text())
+                    data["images"].setdefault(f"{name}-control-plane", {}).update(content)
+
+    def docker(self, arguments: list[str]) -> None:
+        with self.state() as data:
+            local = data["images"].setdefault("local", {})
+            match arguments:
+                case ["info", *_]:
+                    facts = {
+                        "ServerVersion": "20.10.24",
+                        "CgroupVersion": "2",
+                        "MemTotal": 8 << 30,
+                        "DockerRootDir": "/",
+                    }
+                    raise Answer(json.dumps(facts | {"SecurityOptions": ["name=seccomp,profile=default"]}) + "\n")
+                case ["image", "inspect", "--format", template, image]:
+                    if image not in local:
+                        raise Answer("[]\n", f"Error: No such image: {image}\n", 1)
+                    raise Answer(
+                        f"{local[image]}\n" if "Id" in template else json.dumps(data["labels"].get(image)) + "\n"
+                    )
+                case ["build", *_]:
+                    if not Path(option(arguments, "--file")).is_file():
+                        raise Answer(
+                            "", "unable to prepare context: unable to evaluate symlinks in Dockerfile path: lstat\n", 1
+                        )
+                    tag = option(arguments, "--tag")
+                    local[tag] = f"sha256:{len(data['used']):064x}"
+                    key, _, value = option(arguments, "--label").partition("=")
+                    data["labels"][tag] = {key: value}
+                case ["save", *_]:
+                    images = {name: local[name] for name in arguments[3:]}
+                    Path(option(arguments, "--output")).write_text(json.dumps(images))
+                case ["exec", node, "crictl", *_]:
+                    rows = [
+                        {"id": i, "repoTags": [f"docker.io/library/{n}"]}
+                        for n, i in data["images"].get(node, {}).items()
+                    ]
+                    raise Answer(json.dumps({"images": rows}))
+                case ["exec", "-i", _, "cp", "/dev/stdin", path]:
+                    with open(self.folder / "written.jsonl", "a") as out:
+                        out.write(json.dumps({"path": path, "text": self.stdin}) + "\n")
+                case ["inspect", "--format", template, container]:
+                    cluster = container.removesuffix("-control-plane")
+                    if cluster not in data["clusters"]:
+                        raise Answer("\n", f"Error: No such object: {container}\n", 1)
+                    stopped = cluster in data.get("stopped", [])
+                    raise Answer(data["clusters"][cluster] if "Created" in template else str(not stopped).lower())
+                case ["start", container]:
+                    data["stopped"] = [
+                        c for c in data.get("stopped", []) if c != container.removesuffix("-control-plane")
+                    ]
+                case ["network", *_]:
+                    raise Answer('[{"Subnet":"fc00:f853::/64"},{"Subnet":"172.18.0.0/16","Gateway":"172.18.0.1"}]\n')
+
+    def helm(self, arguments: list[str]) -> None:
+        namespace = option(arguments, "--namespace") or option(arguments, "-n", "default")
+        with self.state() as data:
+            releases = data["releases"]
+            match arguments:
+                case ["version", *_]:
+                    raise Answer('version.BuildInfo{Version:"v3.22.0", GitCommit:"", GoVersion:"go1.26.8"}\n')
+                case ["list", *_]:
+                    raise Answer(
+                        json.dumps([{k: v for k, v in row.items() if k != "values"} for row in releases.values()])
+                    )
+                case ["history", name, *_]:
+                    row = releases.get(f"{namespace}/{name}")
+                    if row is None:
+                        raise Answer("", "Error: release: not found\n", 1)
+                    raise Answer(
+                        json.dumps(row.get("history") or [{"revision": 1, "status": row["status"], "description": ""}])
+                    )
+                case ["get", "values", name, *_]:
+                    raise Answer(json.dumps(releases[f"{namespace}/{name}"].get("values")))
+                case ["upgrade", "--install", name, chart, *_]:
+                    row = releases.get(f"{namespace}/{name}", {"revision": "0"})
+                    version = option(arguments, "--version", "0.0.0")
+                    releases[f"{namespace}/{name}"] = {
+                        "name": name,
+                        "namespace": namespace,
+                        "revision": str(int(row["revision"]) + 1),
+                        "status": "deployed",
+                        "chart": f"{chart.rsplit('/', 1)[-1]}-{version}",
+                        "values": values(arguments),
+                    }
+                    raise Answer("STATUS: deployed\n", "Pulled: x\nDigest: sha256:abc\n")
+                case ["uninstall", name, *_]:
+                    if releases.pop(f"{namespace}/{name}", None) is None:
+                        raise Answer("", f"Error: uninstall: Release not loaded: {name}: release: not found\n", 1)
+                    raise Answer(f'release "{name}" uninstalled\n')
+                case ["rollback", name, *_]:
+                    releases[f"{namespace}/{name}"]["status"] = "deployed"
+
+    def git(self, arguments: list[str]) -> None:
+        if arguments[0] == "clone":
+            folder = Path(arguments[-1])
+            (folder / ".git").mkdir(parents=True)
+            (folder / "deployments" / "nvml-mock").mkdir(parents=True)
+            (folder / "deployments" / "nvml-mock" / "Dockerfile").write_text("FROM scratch\n")
+
+
+def main() -> None:
+    stdin = sys.stdin.read() if "/dev/stdin" in sys.argv else ""
+    answer = Tools(Path(os.environ["TOOL_STATE"])).answer(sys.argv[1], sys.argv[2:], os.environ, stdin)
+    sys.stdout.write(answer.out)
+    sys.stderr.write(answer.err)
+    sys.exit(answer.code)
+
+
+if __name__ == "__main__":
+    main()

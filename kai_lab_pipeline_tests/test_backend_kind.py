@@ -1,0 +1,581 @@
+"""The kind backend end to end, with stub tools on the PATH that replay what the real ones said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai_lab_pipeline.backends.kind import KindBackend
+from kai_lab_pipeline.backends.node_mirrors import hosts_toml
+from kai_lab_pipeline.backends.owner import lab_id
+from kai_lab_pipeline.clients.mirrors import Mirrors
+from kai_lab_pipeline.clients.tools import ToolError, ToolMissing
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline_tests.stubs.api import ready, status
+from kai_lab_pipeline_tests.stubs.workplace import (
+    PATIENCE_S,
+    PROJECT,
+    Alive,
+    QuickTools,
+    Workplace,
+    make_workplace,
+    recorded,
+)
+
+NAME = "kai-hami-test"
+NODE = f"{NAME}-control-plane"
+WORDS = recorded("kind-and-docker")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    yield from make_workplace(tmp_path, monkeypatch)
+
+
+class Lines(list[str]):
+    """A log that can be searched."""
+
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+    def has(self, words: str) -> bool:
+        return any(words in line for line in self)
+
+
+@pytest.fixture
+def log() -> Lines:
+    return Lines()
+
+
+def backend(place: Workplace, *, on_path: bool = False, **overrides: Any) -> KindBackend:
+    """The backend; `on_path` runs the stubs as processes of their own, as the real tools are."""
+    settings = place.settings(**overrides)
+    lab = KindBackend(settings, pause=lambda seconds: None)
+    if not on_path:
+        lab.use(QuickTools(lab.tools.registry, lab.tools.transcripts))
+    return lab
+
+
+def rule(match: str, case: str, **more: Any) -> dict[str, Any]:
+    """An answer of a recorded case of kind or docker, with our cluster's name."""
+    words = WORDS[case]
+    err = words["err"].replace("kai-kind-test", NAME).replace("kai-dies", NAME).replace("kai-port", NAME)
+    return {"match": match, "rc": words["rc"], "out": words["out"], "err": err, **more}
+
+
+# -- the cluster -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_a_cluster_is_made_marked_and_adopted_the_next_time(place: Workplace, log: Lines, on_path: bool) -> None:
+    lab = backend(place, on_path=on_path)
+    facts = lab.ensure_cluster(log)
+    assert (facts.made, facts.context) == (True, f"kind-{NAME}")
+    assert facts.kubeconfig.stat().st_mode & 0o777 == 0o600
+    (create,) = place.calls("kind", "create")
+    assert create[3:7] == ["--name", NAME, "--kubeconfig", str(facts.kubeconfig)]
+    assert "--retain" in create
+    mark = place.api.objects["configmaps", "kube-system", "kai-lab-owner"]
+    assert mark["data"]["id"] == lab_id(place.settings().lab_dir)
+    assert mark["metadata"]["labels"] == {"app.kubernetes.io/part-of": "kai-lab"}
+    again = backend(place).ensure_cluster(log)
+    assert (again.made, again.incarnation) == (False, facts.incarnation)
+    assert len(place.calls("kind", "create")) == 1
+    assert lab.cluster_exists()
+    assert "0.33.0" in facts.note
+
+
+def test_the_image_is_built_while_the_cluster_is_made(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    assert len(place.calls("docker", "build")) == 1
+    place.forget_calls()
+    facts = lab.provide_image(log)
+    assert place.calls("docker", "build") == []
+    assert facts.changed
+    assert facts.facts["loaded"] == "kind load docker-image"
+    assert not lab.provide_image(log).changed
+
+
+def test_node_image_and_config_come_from_the_settings(place: Workplace, log: Lines) -> None:
+    (place.project / "kind.yaml").write_text("kind: Cluster\n")
+    backend(place, kind__config="kind.yaml", kind__node_image="kindest/node:v1.34.0").ensure_cluster(log)
+    (create,) = place.calls("kind", "create")
+    assert create[-4:] == ["--image", "kindest/node:v1.34.0", "--config", str(place.project / "kind.yaml")]
+
+
+def test_a_name_is_matched_exactly(place: Workplace, log: Lines) -> None:
+    place.change(clusters={f"{NAME}2": "2026-01-01T00:00:00.0Z"})
+    assert not backend(place).cluster_exists()
+    assert backend(place).ensure_cluster(log).made
+    assert f"{NAME}2" in place.look()["clusters"]
+
+
+def test_a_foreign_cluster_is_refused_and_left_alone(place: Workplace, log: Lines) -> None:
+    place.change(clusters={NAME: "2026-01-01T00:00:00.0Z"})
+    with pytest.raises(LabError, match="this lab did not make") as caught:
+        backend(place).ensure_cluster(log)
+    assert "carries no lab's mark" in caught.value.seen
+    assert f"kind delete cluster --name {NAME}" in caught.value.next_step
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).remove_cluster(log)
+    assert place.calls("kind", "delete") == []
+    assert place.api.names("configmaps") == []
+
+
+def test_a_cluster_of_another_lab_folder_is_refused(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    with pytest.raises(LabError, match="this lab did not make") as caught:
+        backend(place, lab__state_dir="elsewhere").ensure_cluster(log)
+    assert "another state folder" in caught.value.seen
+
+
+def test_a_foreign_stopped_cluster_is_not_started(place: Workplace, log: Lines) -> None:
+    place.change(clusters={NAME: "2026-01-01T00:00:00.0Z"}, stopped=[NAME])
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).ensure_cluster(log)
+    assert place.calls("docker", "start") == []
+
+
+def test_our_own_stopped_cluster_is_started(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    place.change(stopped=[NAME])
+    assert not backend(place).ensure_cluster(log).made
+    assert place.calls("docker", "start") == [["docker", "start", NODE]]
+
+
+def test_an_unhealthy_cluster_of_ours_is_made_anew(
+    place: Workplace, log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend(place).ensure_cluster(log)
+    place.api.put("nodes", "", NODE, status=ready("False"))
+    monkeypatch.setattr("kai_lab_pipeline.backends.kind.ADOPT_DEADLINE_S", 0.0)
+    place.rules({"match": "^kind create", "rc": 1, "err": "ERROR: stop here", "times": 1})
+    with pytest.raises(ToolError, match="could not make"):
+        backend(place).ensure_cluster(log)
+    assert log.has(f"ours and not healthy (not Ready: {NODE})")
+    assert len(place.calls("kind", "delete")) == 2
+
+
+def test_a_run_that_was_cut_off_while_making_is_healed(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    (place.settings().lab_dir / "kind.json").write_text(json.dumps({"cluster": NAME, "state": "making"}))
+    place.change(clusters={NAME: "2999-01-01T00:00:00.0Z"})
+    place.api.new_cluster()
+    with pytest.raises(LabError, match="this lab did not make"):
+        lab.ensure_cluster(log)  # the nodes are much newer than the run that was cut off: somebody else's
+    place.change(clusters={NAME: datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.1Z")})
+    assert lab.ensure_cluster(log).made
+    assert log.has("cut off while it made")
+    assert len(place.calls("kind", "delete")) == 1
+
+
+def test_tear_down_is_verified(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(rule("^kind delete", "08-delete-exists"))
+    with pytest.raises(ToolError, match="is still there"):
+        lab.remove_cluster(log)
+    place.rules()
+    assert lab.remove_cluster(log).changed
+    assert not lab.cluster_exists()
+    assert not lab.kubeconfig_hint().exists()
+    assert not lab.remove_cluster(log).changed
+    with pytest.raises(LabError, match="no cluster yet"):
+        lab.connect()
+
+
+# -- failures of making ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("04-create-image-missing", "cannot be pulled"),
+        ("07-create-port-taken", "is taken"),
+        ("07-create-kubelet-dies", "kubelet in the node did not start"),
+        ("07-badconfig-bad-patch", "kind config cannot be used"),
+    ],
+)
+def test_a_failed_creation_keeps_the_logs_and_deletes(place: Workplace, log: Lines, case: str, message: str) -> None:
+    place.rules(rule("^kind create", case, makes_cluster=[NAME], times=1))
+    lab = backend(place)
+    with pytest.raises(ToolError, match=message) as caught:
+        lab.ensure_cluster(log)
+    assert caught.value.exit_code == 3
+    (logs,) = (place.settings().lab_dir / "commands").glob("kind-logs-*")
+    assert (logs / "kubelet.log").exists()
+    assert str(logs) in str(caught.value)
+    assert not lab.cluster_exists()
+    assert lab.ensure_cluster(log).made  # and the next run goes on
+
+
+def test_a_cluster_made_by_somebody_in_the_meantime_stays(place: Workplace, log: Lines) -> None:
+    place.rules(rule("^kind create", "10-create-exists", makes_cluster=[NAME]))
+    with pytest.raises(ToolError, match="already a cluster named"):
+        backend(place).ensure_cluster(log)
+    assert place.calls("kind", "delete") == []
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).ensure_cluster(log)
+
+
+def test_nodes_that_never_get_ready_end_with_the_last_mismatch(place: Workplace, log: Lines) -> None:
+    place.api.put("nodes", "", NODE, status=ready("Unknown"))
+    with pytest.raises(LabError, match="a node is not Ready") as caught:
+        backend(place, deadlines__cluster=0.01).ensure_cluster(log)
+    assert caught.value.seen == f"not Ready: {NODE}"
+    assert "kubelet" not in place.look()["clusters"]
+    assert place.look()["clusters"] == {}
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"), [("docker", "docker is not on the PATH"), ("kind", "kind is not on the PATH")]
+)
+def test_a_missing_tool_is_named(place: Workplace, log: Lines, tool: str, message: str) -> None:
+    place.remove_tool(tool)
+    with pytest.raises(ToolMissing, match=message) as caught:
+        backend(place, on_path=True).ensure_cluster(log)
+    assert "Install" in caught.value.next_step
+    assert caught.value.exit_code == 3
+
+
+def test_a_dead_daemon_is_said_before_anything_is_made(place: Workplace, log: Lines) -> None:
+    place.rules(rule("^docker info", "02-docker-info-dead"))
+    with pytest.raises(ToolError, match="daemon does not answer"):
+        backend(place, on_path=True).ensure_cluster(log)
+    assert place.calls("kind", "create") == []
+
+
+def test_an_old_kind_is_refused(place: Workplace, log: Lines) -> None:
+    place.rules({"match": "^kind version", "out": "kind v0.17.0 go1.19.2 linux/amd64\n"})
+    with pytest.raises(LabError, match=r"kind 0\.17\.0 is too old"):
+        backend(place).ensure_cluster(log)
+
+
+def test_a_config_that_is_not_there_is_wrong_use(place: Workplace, log: Lines) -> None:
+    with pytest.raises(WrongUse, match=r"kind\.config names nope\.yaml"):
+        backend(place, kind__config="nope.yaml").ensure_cluster(log)
+
+
+# -- the image -------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_is_not_on_the_node_goes_by_an_archive(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(rule("^kind load docker-image", "11-load-docker-image-ok"))  # exit 0, and nothing on the node
+    assert lab.provide_image(log).facts["loaded"] == "docker save and kind load image-archive"
+    assert log.has("is not on the node; going by an archive")
+
+
+def test_a_load_that_fails_goes_by_an_archive(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    error = "ERROR: failed to load image: ctr: content digest sha256:12: not found\n"
+    place.rules({"match": "^kind load docker-image", "rc": 1, "err": error})
+    assert "archive" in lab.provide_image(log).facts["loaded"]
+
+
+def test_a_daemon_that_died_is_not_called_a_missing_image(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(
+        rule("^kind load docker-image", "02-load-docker-image-dead"), rule("^docker info", "02-docker-info-dead")
+    )
+    with pytest.raises(ToolError, match="daemon does not answer"):
+        lab.provide_image(log)
+
+
+def test_an_image_that_never_arrives_is_an_error(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(rule("^kind load", "11-load-docker-image-ok"))
+    with pytest.raises(LabError, match=r"nvml-mock:local is not on .* after it was loaded"):
+        lab.provide_image(log)
+
+
+def test_an_archive_is_loaded_instead_of_building(place: Workplace, log: Lines) -> None:
+    archive = place.project / "image.tar"
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    lab.ensure_cluster(log)
+    assert lab.provide_image(log).facts["archive"] == "image.tar"
+    assert place.calls("docker", "build") + place.calls("git") == []
+
+
+def test_an_archive_without_the_image_is_said(place: Workplace, log: Lines) -> None:
+    (place.project / "image.tar").write_text(json.dumps({"other:1": "sha256:1"}))
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    lab.ensure_cluster(log)
+    with pytest.raises(LabError, match="after it was loaded") as caught:
+        lab.provide_image(log)
+    assert "this very name" in caught.value.next_step
+
+
+def test_a_checkout_is_built_every_time(place: Workplace, log: Lines) -> None:
+    dockerfile = place.project / "src" / "deployments" / "nvml-mock" / "Dockerfile"
+    dockerfile.parent.mkdir(parents=True)
+    dockerfile.write_text("FROM scratch\n")
+    lab = backend(place, image__nvml_mock__checkout="src")
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert len(place.calls("docker", "build")) == 2
+    assert place.calls("git") == []
+
+
+def test_a_git_ref_that_is_not_there_is_told_by_its_own_step(place: Workplace, log: Lines) -> None:
+    error = "fatal: Remote branch v9 not found in upstream origin\n"
+    place.rules({"match": "^git clone", "rc": 128, "err": error})
+    lab = backend(place, image__nvml_mock__git_ref="v9")
+    assert lab.ensure_cluster(log).made  # the cluster is not held up by it
+    assert log.has("its own step will try again")
+    with pytest.raises(ToolError, match="no branch or tag v9"):
+        lab.provide_image(log)
+
+
+def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None:
+    place.rules(rule("^docker build", "05-build-legacy-failstep"))
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    with pytest.raises(ToolError, match="step of the Dockerfile failed"):
+        lab.provide_image(log)
+    assert log.has("Running in e325bf57ec36")
+
+
+def test_preloads_are_loaded_right_after_the_cluster(place: Workplace, log: Lines) -> None:
+    (place.project / "all.tar").write_text("{}")
+    backend(place, kind__preload=["all.tar"]).ensure_cluster(log)
+    assert place.calls("kind", "load", "image-archive")[0][3] == str(place.project / "all.tar")
+
+
+# -- mirrors ---------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_take_registries_from_the_mirrors(place: Workplace, log: Lines) -> None:
+    backend(place, mirrors={"docker.io": "http://127.0.0.1:5000"}).ensure_cluster(log)
+    (create,) = place.calls("kind", "create")
+    assert "config_path" in Path(create[create.index("--config") + 1]).read_text()
+    (written,) = [json.loads(line) for line in (place.state / "written.jsonl").read_text().splitlines()]
+    assert written["path"] == "/etc/containerd/certs.d/docker.io/hosts.toml"
+    assert '[host."http://172.18.0.1:5000"]' in written["text"]
+
+
+def test_hosts_toml_names_prefix_certificate_and_login() -> None:
+    source = Mirrors({"ghcr.io": "https://lab:pw@mirror.corp/ghcr"}).of("ghcr.io")
+    text = hosts_toml("ghcr.io", source, None, with_ca=True)
+    assert '[host."https://mirror.corp/v2/ghcr"]' in text
+    assert "override_path = true" in text
+    assert 'ca = "/etc/containerd/certs.d/ghcr.io/ca.crt"' in text
+    assert 'Authorization = "Basic bGFiOnB3"' in text
+
+
+# -- releases --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(place: Workplace, log: Lines) -> KindBackend:
+    made = backend(place)
+    made.ensure_cluster(log)
+    place.forget_calls()
+    return made
+
+
+def test_a_chart_is_installed_once_and_left_when_it_is_the_same(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    chart = place.settings().charts.kai_scheduler
+    first = lab.install("kai_scheduler", chart, log)
+    assert first.changed
+    assert first.facts["chart_digest"] == "sha256:abc"
+    second = lab.install("kai_scheduler", chart, log)
+    assert not second.changed
+    assert len(place.calls("helm", "upgrade")) == 1
+    other = chart.model_copy(update={"values": {"global.gpuSharing": False}})
+    assert lab.install("kai_scheduler", other, log).facts["revision"] == "2"
+    assert [row["name"] for row in lab.releases()] == ["kai-scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("failed", ["upgrade"]),
+        ("pending-install", ["uninstall", "upgrade"]),
+        ("uninstalling", ["uninstall", "upgrade"]),
+        ("pending-upgrade", ["rollback", "upgrade"]),
+        ("pending-rollback", ["rollback", "upgrade"]),
+    ],
+)
+def test_a_release_that_was_cut_off_is_healed_with_a_notice(
+    place: Workplace, lab: KindBackend, log: Lines, status: str, expected: list[str]
+) -> None:
+    history = [
+        {"revision": 1, "status": "deployed", "description": "Install complete"},
+        {"revision": 2, "status": status, "description": "context canceled"},
+    ]
+    place.release("kai-scheduler", "kai-scheduler", "kai-scheduler-v0.17.0", status, history=history)
+    facts = lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
+    changing = [call[1] for call in place.calls("helm") if call[1] in ("upgrade", "rollback", "uninstall")]
+    assert changing == expected
+    assert facts.facts["healed_from"] == f"{status} (context canceled)"
+    assert log.has(f"kai-scheduler was left {status} (context canceled) by an earlier run")
+
+
+def test_a_rollback_that_fails_does_not_stop_the_healing(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    history = [{"revision": 1, "status": "superseded"}, {"revision": 2, "status": "pending-upgrade"}]
+    place.release("kai-scheduler", "kai-scheduler", "kai-scheduler-v0.17.0", "pending-upgrade", history=history)
+    place.rules({"match": "^helm rollback", "rc": 1, "err": 'Error: cannot patch "default-queue" with kind Queue\n'})
+    assert lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log).changed
+    assert log.has("rollback to revision 1 did not work")
+
+
+def test_a_webhook_that_does_not_serve_yet_is_retried_and_counted(
+    place: Workplace, lab: KindBackend, log: Lines
+) -> None:
+    error = (
+        'Error: INSTALLATION FAILED: Internal error occurred: failed calling webhook "admission.kai-scheduler.svc": '
+    )
+    error += "failed to call webhook: Post: dial tcp 10.96.0.1:443: connect: connection refused\n"
+    place.rules({"match": "^helm upgrade", "rc": 1, "err": error, "times": 2})
+    facts = lab.install("kai_resource_isolator", place.settings().charts.kai_resource_isolator, log)
+    assert facts.attempts == 3
+    assert log.has("the webhook admission.kai-scheduler.svc does not answer yet; attempt 2 follows")
+
+
+def test_a_hook_that_fails_shows_the_log_of_its_pod(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    words = recorded("helm3")["50-hook-fail-hami-yes"]
+    hook_log = recorded("helm3")["50-hook-fail-podlog"]["out"]
+    spec = {"containers": [{"name": "deployer"}]}
+    place.api.put("pods", "kai-scheduler", "kai-config-deployer-x", spec=spec, status={"phase": "Failed"})
+    place.api.put("pods", "kai-scheduler", "kai-operator-y", spec=spec, status={"phase": "Running", **ready()})
+    place.api.logs["kai-config-deployer-x"] = hook_log
+    place.rules({"match": "^helm upgrade", "rc": 1, "err": words["err"]})
+    with pytest.raises(ToolError, match="post-install hook did not end") as caught:
+        lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
+    assert len(place.calls("helm", "upgrade")) == 1
+    assert "pod kai-scheduler/kai-config-deployer-x: Failed" in str(caught.value)
+    assert "expected boolean, got &{yes}" in str(caught.value)
+    assert "kai-operator-y" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("32-oci-404-repo-version", "not in the registry"),
+        ("37-auth-401-version", r"\(401\)"),
+        ("39-registry-403", r"\(403\)"),
+        ("39-registry-429", "rate limit"),
+        ("40-api-refused", "API server does not answer"),
+    ],
+)
+@pytest.mark.parametrize("major", ["helm3", "helm4"])
+def test_helm_failures_are_one_clear_message(
+    place: Workplace, lab: KindBackend, log: Lines, major: str, case: str, message: str
+) -> None:
+    words = recorded(major)[case]
+    place.rules({"match": "^helm upgrade", "rc": words["rc"], "err": words["err"]})
+    with pytest.raises(ToolError, match=message) as caught:
+        lab.install("nvml_mock", place.settings().charts.nvml_mock, log)
+    assert caught.value.exit_code == 3
+    assert caught.value.next_step
+    assert len(place.calls("helm", "upgrade")) == 1
+    place.rules()
+    assert lab.install("nvml_mock", place.settings().charts.nvml_mock, log).changed  # a rerun goes on
+
+
+def test_helms_word_is_checked(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    place.rules({"match": "^helm upgrade", "out": "STATUS: deployed\n"})
+    with pytest.raises(LabError, match="helm ended well, and nvml-mock is not there"):
+        lab.install("nvml_mock", place.settings().charts.nvml_mock, log)
+
+
+def test_webhooks_that_an_earlier_kai_left_are_removed_first(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    def hooks(namespace: str) -> list[dict[str, Any]]:
+        return [{"name": "x", "clientConfig": {"service": {"namespace": namespace, "name": "admission"}}}]
+
+    place.api.put("mutatingwebhookconfigurations", "", "kai-admission", webhooks=hooks("kai-scheduler"))
+    place.api.put("validatingwebhookconfigurations", "", "theirs", webhooks=hooks("other"))
+    lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
+    assert place.api.names("mutatingwebhookconfigurations") == []
+    assert place.api.names("validatingwebhookconfigurations") == ["theirs"]
+    assert log.has("removing webhook kai-admission")
+
+
+def test_uninstalling_lists_what_stays(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    chart = place.settings().charts.kai_scheduler
+    lab.install("kai_scheduler", chart, log)
+    place.api.put("deployments", "kai-scheduler", "kai-scheduler-default")
+    facts = lab.uninstall("kai_scheduler", chart, log)
+    assert "delete deployments kai-scheduler-default -n kai-scheduler" in facts.facts["left behind 1"]
+    assert not lab.uninstall("kai_scheduler", chart, log).changed
+
+
+# -- being cancelled or killed ---------------------------------------------------------------------------------------
+
+PHASES = {
+    "cluster": ("^kind create", "lab.ensure_cluster(print)"),
+    "image": ("^kind load", "lab.ensure_cluster(print); lab.provide_image(print)"),
+    "release": ("^helm upgrade", "lab.ensure_cluster(print); lab.install('k', s.charts.kai_scheduler, print)"),
+    "tear-down": ("^kind delete", "lab.ensure_cluster(print); lab.remove_cluster(print)"),
+}
+HALF_DONE: dict[str, dict[str, Any]] = {
+    "cluster": {"makes_cluster": [NAME]},
+    "release": {
+        "makes_release": {
+            "kai-scheduler/kai-scheduler": {
+                "name": "kai-scheduler",
+                "namespace": "kai-scheduler",
+                "status": "pending-install",
+                "revision": "1",
+                "chart": "kai-scheduler-v0.17.0",
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(("phase", "how"), [*((phase, "kill") for phase in PHASES), ("cluster", "terminate")])
+def test_a_run_that_ends_in_the_middle_leaves_no_child_and_the_next_one_heals(
+    place: Workplace, log: Lines, tmp_path: Path, phase: str, how: str
+) -> None:
+    match, code = PHASES[phase]
+    alive = Alive(tmp_path / "alive")
+    place.rules({"match": match, "alive": str(alive.path), "times": 1, **HALF_DONE.get(phase, {})})
+    script = "import sys; from pathlib import Path; from kai_lab_pipeline.settings import load_settings\n"
+    script += "from kai_lab_pipeline.backends.kind import KindBackend\n"
+    script += "s = load_settings(Path(sys.argv[1]), overrides={('lab', 'backend'): 'kind'})\n"
+    script += f"lab = KindBackend(s)\n{code}\n"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script, str(place.project)], cwd=PROJECT, stdout=subprocess.DEVNULL
+    )
+    try:
+        alive.wait_up()
+        getattr(worker, how)()
+        worker.wait(PATIENCE_S)
+        alive.wait_gone()
+    finally:
+        worker.kill()
+        worker.wait(PATIENCE_S)
+        alive.close()
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    assert lab.provide_image(log).facts["image"] == "nvml-mock:local"
+    facts = lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
+    assert [row["status"] for row in lab.releases()] == ["deployed"]
+    assert ("healed_from" in facts.facts) is (phase == "release")
+    assert list((place.settings().lab_dir / "running").iterdir()) == []
+
+
+def test_an_api_server_that_goes_away_is_one_clear_message(place: Workplace, lab: KindBackend, log: Lines) -> None:
+    gone = (503, status(503, "ServiceUnavailable", "apiserver not ready"))
+    place.api.answers["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"] = gone
+    with pytest.raises(LabError, match="refused to list mutatingwebhookconfigurations") as caught:
+        lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
+    assert caught.value.exit_code == 3
+    place.api.answers.clear()
+    assert lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log).changed

@@ -1,0 +1,428 @@
+"""What docker, kind and helm really said, read by their clients: cause, remedy, and whether it passes by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai_lab_pipeline.clients.docker import HINTS as DOCKER_HINTS
+from kai_lab_pipeline.clients.docker import Docker, full_name
+from kai_lab_pipeline.clients.helm import Helm, nested, value_options
+from kai_lab_pipeline.clients.helm_words import HINTS as HELM_HINTS
+from kai_lab_pipeline.clients.kind import HINTS as KIND_HINTS
+from kai_lab_pipeline.clients.kind import Kind
+from kai_lab_pipeline.clients.mirrors import Mirrors, login_file, write_logins
+from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, ToolError, version_in
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.settings import Chart, Scalar
+from kai_lab_pipeline_tests.stubs.workplace import recorded
+
+Answers = Sequence[Outcome | tuple[str, str]]
+
+
+class Replay:
+    """A runner that gives recorded answers, in order, and keeps what was asked."""
+
+    def __init__(self, *answers: tuple[str, str]) -> None:
+        """Each answer is (recording, case)."""
+        self._answers = [recorded(tool)[case] for tool, case in answers]
+        self.asked: list[list[str]] = []
+        self.env: list[Mapping[str, str | None]] = []
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        deadline_s: float,
+        log: Log | None = None,
+        stdin: bytes | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+    ) -> Outcome:
+        self.asked.append(list(command))
+        self.env.append(env or {})
+        case = self._answers[len(self.asked) - 1]
+        return Outcome(tuple(command), case["rc"], case["out"], case["err"])
+
+
+def failure(tool: str, case: str, hints: Sequence[Hint]) -> ToolError:
+    """The error made of a recorded failure."""
+    found = recorded(tool)[case]
+    command = tuple(found["cmd"].split())
+    return ToolError(Outcome(command, found["rc"], found["out"], found["err"]), "It failed", hints)
+
+
+@pytest.mark.parametrize(
+    ("case", "cause", "transient"),
+    [
+        ("02-create-dead", "daemon does not answer", False),
+        ("02-delete-dead", "daemon does not answer", False),
+        ("02-get-clusters-dead", "daemon does not answer", False),
+        ("04-create-image-missing", "node image kindest/node:v1.34.0-local is not on this machine", True),
+        ("04-create-default-image-unpullable", "node image kindest/node:v1.37.0 is not on this machine", True),
+        ("07-badconfig-bad-patch", "kind config cannot be used", False),
+        ("07-badconfig-nofile", "kind config cannot be used", False),
+        ("07-badconfig-unknown-field", "kind config cannot be used", False),
+        ("07-badconfig-not-yaml", "kind config cannot be used", False),
+        ("07-badconfig-bad-role", "kind config cannot be used", False),
+        ("07-badconfig-bad-subnet", "kind config cannot be used", False),
+        ("07-badconfig-bad-version", "kind config cannot be used", False),
+        ("07-badconfig-no-control-plane", "kind config cannot be used", False),
+        ("07-badname", "does not take this cluster name", False),
+        ("07-create-port-taken", "port that the cluster's API server needs is taken", False),
+        ("07-create-kubelet-dies", "kubelet in the node did not start", False),
+        ("07-exists", "already a cluster named kai-kind-test", False),
+        ("18-node-stopped-create", "already a cluster named kai-kind-test", False),
+        ("11-load-docker-image-missing", "not in the local docker", False),
+        ("11-load-image-archive-garbage", "damaged or not an image archive", False),
+        ("18-node-stopped-get-kubeconfig", "node's container is stopped", False),
+    ],
+)
+def test_kind_says_what_is_wrong(case: str, cause: str, transient: bool) -> None:
+    error = failure("kind-and-docker", case, KIND_HINTS)
+    assert cause in error.cause
+    assert error.transient is transient
+    assert error.remedy
+    assert "{" not in error.cause + error.remedy
+    assert len(error.tail.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        ("02-docker-build-dead", "daemon does not answer"),
+        ("02-docker-build-dead-buildkit", "daemon does not answer"),
+        ("02-docker-info-dead", "daemon does not answer"),
+        ("02-docker-info-dead-client28", "daemon does not answer"),
+        ("05-build-buildkit-failstep", "step of the Dockerfile failed"),
+        ("05-build-legacy-failstep", "step of the Dockerfile failed"),
+        ("05-build-buildkit-nopull", "name registry-1.docker.io cannot be resolved"),
+        ("05-build-legacy-nopull", "name registry-1.docker.io cannot be resolved"),
+        ("05-build-client28-buildkit", "no buildx"),
+        ("05-build-noDockerfile", "Dockerfile is not there"),
+    ],
+)
+def test_docker_says_what_is_wrong(case: str, cause: str) -> None:
+    assert cause in failure("kind-and-docker", case, DOCKER_HINTS).cause
+
+
+BOTH_HELMS = [
+    ("02-install-twice-nvml", "release name is taken", False),
+    ("05d-wait-timeout", "helm gave up waiting", True),
+    ("06-then-upgrade-install", "held by an operation that was cut off", True),
+    ("10-then-upgrade-install", "release name is taken", False),
+    ("08-sigterm-install", "cancelled", True),
+    ("32-oci-404-repo", "not in the registry", False),
+    ("32-oci-404-repo-version", "not in the registry", False),
+    ("33-oci-wrong-version", "not in the registry", False),
+    ("33-oci-version-without-v", "not in the registry", False),
+    ("33-oci-kai-no-version", "no version that helm would take", False),
+    ("33-oci-iso-no-version", "no version that helm would take", False),
+    ("35-registry-down", "registry 127.0.0.1:5999 does not answer", True),
+    ("37-auth-401", "wants credentials (401)", False),
+    ("37-auth-401-version", "wants credentials (401)", False),
+    ("37-auth-bad-creds-inline", "wants credentials (401)", False),
+    ("38-tls-unknown-ca", "certificate is not trusted", False),
+    ("39-registry-403", "refuses access (403)", False),
+    ("39-registry-429", "rate limit", True),
+    ("39-registry-500", "trouble of its own", True),
+    ("40-api-refused", "API server does not answer", True),
+    ("40-api-refused-list", "API server does not answer", True),
+    ("41-context-missing", "no context kind-nope", False),
+    ("42-kubeconfig-bad", "kubeconfig cannot be read", False),
+    ("43-tls-bad-ca", "API server's certificate is not trusted", False),
+    ("43-token-bad", "does not accept the kubeconfig's credentials", False),
+    ("44-rbac-list", "has not the right to list resource", False),
+    ("44-rbac-install", "has not the right to get resource", False),
+]
+
+
+@pytest.mark.parametrize("major", ["helm3", "helm4"])
+@pytest.mark.parametrize(("case", "cause", "transient"), BOTH_HELMS)
+def test_helm_says_what_is_wrong(major: str, case: str, cause: str, transient: bool) -> None:
+    error = failure(major, case, HELM_HINTS)
+    assert cause in error.cause
+    assert error.transient is transient
+    assert error.remedy
+    assert "{" not in error.cause + error.remedy
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        ("03-kai-other-ns", "belongs to something else"),
+        ("11-ns-terminating", "namespace is being deleted"),
+        ("12-quota", "resource quota"),
+        ("21-profile-unknown", "knows no card a1000"),
+        ("21-schema-count0", "chart refuses a value"),
+        ("22-chart-missing-path", "that is no chart"),
+        ("22-chart-no-chartyaml", "that is no chart"),
+        ("22-unknown-flag", "does not know the option"),
+        ("36-registry-dns", "name registry.invalid cannot be resolved"),
+        ("50-hook-fail-hami-yes", "post-install hook did not end"),
+        ("53-upgrade-hook-fail", "post-upgrade hook did not end"),
+        ("54-hook-image-missing", "pre-upgrade hook did not end"),
+    ],
+)
+def test_helm_3_says_what_is_wrong_with_charts_and_values(case: str, cause: str) -> None:
+    assert cause in failure("helm3", case, HELM_HINTS).cause
+
+
+WEBHOOK = (
+    'Error: INSTALLATION FAILED: Internal error occurred: failed calling webhook "queue-validation.kai.scheduler": '
+    'failed to call webhook: Post "https://queue-controller.kai-scheduler.svc:443/validate?timeout=10s": '
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "retried"),
+    [
+        (WEBHOOK + "dial tcp 10.96.0.1:443: connect: connection refused", True),
+        (WEBHOOK + 'no endpoints available for service "queue-controller"', True),
+        (WEBHOOK + "tls: failed to verify certificate: x509: certificate has expired", False),
+        ('Error: no matches for kind "Queue" in version "scheduling.run.ai/v2" ensure CRDs are installed first', True),
+        ('admission webhook "admission.kai-scheduler.svc" denied the request: gpu sharing is disabled', False),
+        ("Error: INSTALLATION FAILED: context deadline exceeded", False),
+    ],
+)
+def test_only_what_passes_by_itself_is_retried(text: str, retried: bool) -> None:
+    hint = ToolError(Outcome(("helm", "upgrade"), 1, stderr=text), "No", HELM_HINTS).hint
+    assert bool(hint and hint.retry) is retried
+
+
+def test_a_denial_names_the_webhook_and_its_words() -> None:
+    text = 'admission webhook "admission.kai-scheduler.svc" denied the request: GPU sharing is disabled'
+    error = ToolError(Outcome(("helm", "upgrade"), 1, stderr=text), "No", HELM_HINTS)
+    assert error.cause == "the webhook admission.kai-scheduler.svc denied it: GPU sharing is disabled"
+
+
+def test_a_failing_credential_plugin_is_named() -> None:
+    text = (
+        'Error: Kubernetes cluster unreachable: Get "https://x/version": getting credentials: exec: executable aws '
+        "failed with exit code 255"
+    )
+    assert "credential plugin failed" in ToolError(Outcome(("helm",), 1, stderr=text), "No", HELM_HINTS).cause
+
+
+# -- kind and docker -------------------------------------------------------------------------------------------------
+
+
+def test_no_clusters_is_no_error() -> None:
+    assert Kind(Replay(("kind-and-docker", "03-get-clusters-none"))).clusters() == ()
+
+
+def test_cluster_names_are_whole_lines() -> None:
+    clusters = Kind(Replay(("kind-and-docker", "14-client28-get-clusters"))).clusters()
+    assert clusters == ("kai-kind-test", "kai-two")
+    assert "kai-kind" not in clusters
+
+
+def test_kind_tells_its_version() -> None:
+    assert Kind(Replay(("kind-and-docker", "01-kind-version"))).version() == (0, 33, 0)
+
+
+def test_a_deletion_is_only_believed_when_the_name_is_gone(tmp_path: Path) -> None:
+    replay = Replay(("kind-and-docker", "08-delete-exists"), ("kind-and-docker", "10-get-clusters-one"))
+    with pytest.raises(ToolError, match="the cluster is still there"):
+        Kind(replay).delete("kai-kind-test", kubeconfig=tmp_path / "k", log=lambda line: None)
+    assert replay.asked[1] == ["kind", "get", "clusters"]
+
+
+def test_a_wait_that_ran_out_is_no_success_by_itself(tmp_path: Path) -> None:
+    replay = Replay(("kind-and-docker", "14-client28-create-wait1s"), ("kind-and-docker", "03-get-nodes-none"))
+    with pytest.raises(ToolError, match="made no node"):
+        Kind(replay).create(
+            "kai-w", kubeconfig=tmp_path / "k", image=None, config=None, deadline_s=1, log=lambda line: None
+        )
+
+
+@pytest.mark.parametrize("case", ["02-docker-info-dead", "02-docker-info-dead-client28"])
+def test_a_dead_daemon_is_told_from_its_info(case: str) -> None:
+    with pytest.raises(ToolError, match="daemon does not answer") as caught:
+        Docker(Replay(("kind-and-docker", case))).daemon()
+    assert "systemctl start docker" in caught.value.next_step
+
+
+def test_a_dead_daemon_is_not_a_missing_image() -> None:
+    replay = Replay(("kind-and-docker", "02-docker-image-inspect-dead"), ("kind-and-docker", "02-docker-info-dead"))
+    with pytest.raises(ToolError, match="daemon does not answer"):
+        Docker(replay).image_id("x:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("nvml-mock:local", "docker.io/library/nvml-mock:local"),
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("docker.io/busybox", "docker.io/library/busybox:latest"),
+        ("projecthami/x:1", "docker.io/projecthami/x:1"),
+        ("localhost/x", "localhost/x:latest"),
+        ("127.0.0.1:5000/a/b", "127.0.0.1:5000/a/b:latest"),
+        ("ghcr.io/a/b@sha256:12", "ghcr.io/a/b@sha256:12"),
+    ],
+)
+def test_image_names_are_compared_as_containerd_writes_them(name: str, full: str) -> None:
+    assert full_name(name) == full
+
+
+# -- helm ------------------------------------------------------------------------------------------------------------
+
+
+def helm(replay: Replay, tmp_path: Path, **options: Any) -> Helm:
+    return Helm(replay, kubeconfig=tmp_path / "kc", context="kind-x", home=tmp_path / "h", root=tmp_path, **options)
+
+
+@pytest.mark.parametrize(("major", "all_states"), [("helm3", True), ("helm4", False)])
+def test_releases_of_all_states_are_listed_with_either_helm(tmp_path: Path, major: str, all_states: bool) -> None:
+    case = "06-pending-install-list-a" if all_states else "06-pending-install-list"
+    replay = Replay((major, "00-version"), (major, case))
+    rows = {row["name"]: row["status"] for row in helm(replay, tmp_path).releases()}
+    assert rows["web6"] == "pending-install"
+    assert ("-a" in replay.asked[1]) is all_states
+    assert replay.asked[1][-4:] == ["--kubeconfig", str(tmp_path / "kc"), "--kube-context", "kind-x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('Client: &version.Version{SemVer:"v2.17.0"}', "helm 2.17.0 cannot be used"),
+        ('version.BuildInfo{Version:"v3.13.0", GitCommit:"825e86f"}', "helm 3.13.0"),
+        ("garbage", "does not tell its version"),
+    ],
+)
+def test_helm_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    def run(command: Sequence[str], **options: Any) -> Outcome:
+        return Outcome(tuple(command), 0, text)
+
+    with pytest.raises(LabError, match=message):
+        Helm(run, kubeconfig=tmp_path, context="x", home=tmp_path, root=tmp_path).version()
+
+
+def test_values_keep_the_types_they_have_in_the_settings() -> None:
+    values: dict[str, Scalar] = {
+        "a.b": True,
+        "n": 3,
+        "f": 0.5,
+        "tag": "1",
+        "word": "true",
+        "list": "{a,b}",
+        "path": "x\\y",
+    }
+    assert value_options(values) == [
+        *("--set", "a.b=true"),
+        *("--set", "n=3"),
+        *("--set-json", "f=0.5"),
+        *("--set-string", "tag=1"),
+        *("--set-string", "word=true"),
+        *("--set-string", "list=\\{a\\,b}"),
+        *("--set-string", "path=x\\\\y"),
+    ]
+
+
+def test_nested_values_are_what_helm_shows() -> None:
+    found = json.loads(recorded("helm3")["01-deployed-kai-values"]["out"])
+    assert nested({"global.gpuSharing": True, "binder.plugins.hamicore.enabled": True}) == found
+    assert nested({"a\\.b.c": 1}) == {"a.b": {"c": 1}}
+
+
+CHART = Chart(chart="oci://ghcr.io/kai-scheduler/kai-scheduler", version="v0.17.0", release="kai", namespace="kai-ns")
+
+
+def install(tmp_path: Path, chart: Chart, **options: Any) -> tuple[list[str], Mapping[str, str | None]]:
+    replay = Replay(("helm3", "31-oci-ok"))
+    helm(replay, tmp_path, **options).upgrade_install(chart, deadline_s=60, log=lambda line: None)
+    return replay.asked[0], replay.env[0]
+
+
+def test_an_upgrade_drops_earlier_values_and_names_everything(tmp_path: Path) -> None:
+    asked, env = install(tmp_path, CHART)
+    assert asked[1:7] == ["upgrade", "--install", "kai", CHART.chart, "--version", "v0.17.0"]
+    for option in ("--reset-values", "--create-namespace", "--kubeconfig", "--kube-context"):
+        assert option in asked
+    assert "--wait" not in asked
+    assert "--plain-http" not in asked
+    assert env["HELM_NAMESPACE"] is None
+    assert str(env["HELM_REGISTRY_CONFIG"]).startswith(str(tmp_path / "h"))
+
+
+def test_a_mirror_replaces_the_registry(tmp_path: Path) -> None:
+    asked, _ = install(tmp_path, CHART, mirrors={"ghcr.io": "http://127.0.0.1:5000/proxy"})
+    assert "oci://127.0.0.1:5000/proxy/kai-scheduler/kai-scheduler" in asked
+    assert "--plain-http" in asked
+
+
+def test_own_certificates_are_passed_on(tmp_path: Path) -> None:
+    asked, _ = install(tmp_path, CHART, mirrors={"ghcr.io": "https://mirror.corp"}, ca_file=tmp_path / "ca.pem")
+    assert asked[asked.index("--ca-file") + 1] == str(tmp_path / "ca.pem")
+
+
+def test_a_mirrors_password_is_in_a_file_of_ours_and_on_no_command_line(tmp_path: Path) -> None:
+    asked, env = install(tmp_path, CHART, mirrors={"ghcr.io": "https://lab:s3cret@mirror.corp"})
+    assert not [word for word in asked if "s3cret" in word]
+    file = Path(str(env["HELM_REGISTRY_CONFIG"]))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(json.loads(file.read_text())["auths"]) == ["mirror.corp"]
+
+
+def test_a_login_of_the_user_is_used_and_named_when_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HELM_REGISTRY_CONFIG", str(tmp_path / "none.json"))
+    write_logins(tmp_path / "config.json", {"ghcr.io": ("me", "expired")})
+    replay = Replay(("helm3", "39-registry-403"))
+    with pytest.raises(ToolError, match="refuses this login") as caught:
+        helm(replay, tmp_path).upgrade_install(CHART, deadline_s=60, log=lambda line: None)
+    assert str(tmp_path / "config.json") in caught.value.next_step
+    assert "helm registry logout ghcr.io" in caught.value.next_step
+    assert "DOCKER_CONFIG" not in replay.env[0]
+
+
+def test_a_login_for_another_registry_is_not_taken(tmp_path: Path) -> None:
+    environ = {"DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
+    write_logins(tmp_path / "config.json", {"https://index.docker.io/v1/": ("me", "x")})
+    assert login_file("ghcr.io", environ) is None
+    assert login_file("docker.io", environ) == tmp_path / "config.json"
+
+
+def test_local_charts_need_no_version_option(tmp_path: Path) -> None:
+    (tmp_path / "chart").mkdir()
+    (tmp_path / "chart" / "Chart.yaml").write_text("name: kai\nversion: v0.17.0\n")
+    asked, _ = install(tmp_path, CHART.model_copy(update={"chart": "chart"}))
+    assert str(tmp_path / "chart") in asked
+    assert "--version" not in asked
+
+
+@pytest.mark.parametrize(("version", "message"), [("v0.16.8", "local chart is v0.16.8"), (None, "is not there")])
+def test_a_local_chart_that_is_not_the_pinned_one_is_wrong_use(
+    tmp_path: Path, version: str | None, message: str
+) -> None:
+    if version:
+        (tmp_path / "chart").mkdir()
+        (tmp_path / "chart" / "Chart.yaml").write_text(f"name: kai\nversion: {version}\n")
+    with pytest.raises(WrongUse, match=message):
+        install(tmp_path, CHART.model_copy(update={"chart": "chart"}))
+
+
+@pytest.mark.parametrize("major", ["helm3", "helm4"])
+def test_uninstalling_twice_is_no_error(tmp_path: Path, major: str) -> None:
+    listed = "01-deployed-list-a" if major == "helm3" else "01-deployed-list"
+    replay = Replay((major, "05d-uninstall-twice"), (major, "00-version"), (major, listed))
+    assert helm(replay, tmp_path).uninstall("web", "h5", log=lambda line: None) is None
+
+
+def test_mirrors_without_a_scheme_are_https() -> None:
+    source = Mirrors({"docker.io": "mirror.corp:5000/hub"}).of("index.docker.io")
+    assert (source.url, source.plain_http, source.loopback) == ("https://mirror.corp:5000/hub", False, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("v0.17.0", (0, 17, 0)), ('Version:"v4.3"', (4, 3, 0)), ("Client Version: v1.32.4", (1, 32, 4)), ("none", None)],
+)
+def test_versions_are_read_from_any_text(text: str, version: tuple[int, int, int] | None) -> None:
+    assert version_in(text) == version
