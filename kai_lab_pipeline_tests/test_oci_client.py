@@ -37,6 +37,7 @@ ISOLATOR = f"oci://docker.io/{ISOLATOR_REPOSITORY}"
 @pytest.fixture(autouse=True)
 def _no_docker_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setenv("HELM_REGISTRY_CONFIG", str(tmp_path / "helm.json"))
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -54,7 +55,7 @@ def url(registry: RehearsalRegistry) -> Iterator[str]:
 
 
 def client_for(url: str, **options: object) -> OciClient:
-    settings: dict[str, object] = {"deadline_s": 5.0, "timeout_s": 2.0, "sleep": lambda seconds: None}
+    settings: dict[str, object] = {"deadline_s": 60.0, "timeout_s": 20.0, "sleep": lambda seconds: None}
     return OciClient(mirrors=mirrors(url), **(settings | options))  # type: ignore[arg-type]
 
 
@@ -166,7 +167,7 @@ def test_a_registry_that_does_not_answer_ends_at_the_deadline(registry: Rehearsa
         pytest.raises(oci_errors.RegistryTimeout, match="no answer in time"),
     ):
         client.tags(KAI)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_nothing_listens_there() -> None:
@@ -233,6 +234,14 @@ def test_a_private_registry_takes_the_docker_login(registry: RehearsalRegistry, 
     with client_for(url) as client, pytest.raises(oci_errors.RegistryUnauthorized) as caught:
         client.tags(KAI)
     assert "wr0ng" not in str(caught.value)
+
+
+def test_helms_own_login_is_used_too(registry: RehearsalRegistry, url: str, tmp_path: Path) -> None:
+    registry.login = ("ada", "s3cret")
+    auths = {url.removeprefix("http://"): {"auth": encode("ada:s3cret")}}
+    (tmp_path / "helm.json").write_text(json.dumps({"auths": auths}))
+    with client_for(url) as client:
+        assert "v0.17.0" in client.tags(KAI)
 
 
 def test_a_login_in_the_mirror_is_used_and_never_shown(registry: RehearsalRegistry, url: str) -> None:

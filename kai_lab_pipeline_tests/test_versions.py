@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kai_lab_pipeline.lab.version_sets import KEY_LENGTH, Lane, VersionSet, candidate_sets, sort_key, version_set
@@ -166,6 +166,7 @@ def test_a_component_without_rules_is_named() -> None:
 TAG = st.text(alphabet="v0123456789.-_rcafipschtg", max_size=24)
 
 
+@settings(deadline=None)
 @given(st.lists(TAG, max_size=40), st.sampled_from(sorted(RULES)))
 def test_every_tag_is_in_exactly_one_list(tags: list[str], component: str) -> None:
     found = classify(component, tags, PINNED[component])
@@ -242,6 +243,7 @@ def test_keys_are_readable_stable_and_name_a_cluster() -> None:
 VERSION = st.text(alphabet="v0123456789.-+_abcXYZ/ é", min_size=1, max_size=60).filter(lambda text: text.strip() != "")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(PINNED)), VERSION), st.sampled_from(Lane))
 def test_any_version_gives_a_valid_key(changes: dict[str, str], lane: Lane) -> None:
     key = version_set(PINNED, changes, lane).key

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def _no_docker_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HELM_REGISTRY_CONFIG", str(tmp_path / "helm.json"))
 
 
 @pytest.fixture

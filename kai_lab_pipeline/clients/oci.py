@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 import tenacity
 
 from kai_lab_pipeline.clients.docker_config import Credentials, Login, canonical_host, docker_config_file, login_for
+from kai_lab_pipeline.clients.mirrors import Mirrors, login_file
 from kai_lab_pipeline.clients.oci_errors import (
     DigestMismatch,
     NotAChart,
@@ -49,6 +50,7 @@ _ACCEPT = ", ".join(
         "application/vnd.docker.distribution.manifest.list.v2+json",
     )
 )
+_DOCKER_HUB_API = "registry-1.docker.io"
 _PAGE = 1000
 _MAX_PAGES = 500
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -97,9 +99,10 @@ class OciClient:
         attempts: int = 3,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._mirrors = {canonical_host(host): url for host, url in (mirrors or {}).items()}
+        self._addresses = {canonical_host(host): address for host, address in (mirrors or {}).items()}
+        self._mirrors = Mirrors(mirrors or {})
         self._transport = Transport(ca_file, timeout_s)
-        self._docker_config = docker_config or docker_config_file()
+        self._docker_config = docker_config
         self._deadline_s = deadline_s
         self._attempts = attempts
         self._sleep = sleep
@@ -129,21 +132,17 @@ class OciClient:
                 f"{reference!r} is no chart reference.",
                 next_step="Write oci://<registry host>/<path>, without tag or version.",
             )
-        mirror = self._mirrors.get(canonical_host(host))
-        if mirror is None:
-            where = "registry-1.docker.io" if canonical_host(host) == "docker.io" else host
-            return Repository(host, name, f"{'http' if is_loopback(_bare(host)) else 'https'}://{where}", name)
-        split = urlsplit(mirror if "://" in mirror else f"https://{mirror}")
-        if split.scheme not in ("http", "https") or not split.hostname:
+        address = self._addresses.get(canonical_host(host), "")
+        if address and not re.match(r"(https?://)?[^/\s]*[^/\s:](/|$)", address):
             raise WrongUse(
                 f"The mirror of {host} is no address of a registry.",
-                seen=f"{split.scheme}://{split.hostname or ''}",
                 next_step='Write e.g. {"docker.io": "http://127.0.0.1:5000"} (mirrors in lab.toml, KAI_LAB_MIRRORS).',
             )
-        login = Credentials(unquote(split.username), unquote(split.password or "")) if split.username else None
-        prefix = split.path.strip("/")
-        path = f"{prefix}/{name}" if prefix else name
-        return Repository(host, name, f"{split.scheme}://{split.netloc.rpartition('@')[2]}", path, login)
+        source = self._mirrors.of(host)
+        real = _DOCKER_HUB_API if canonical_host(source.host) == "docker.io" else source.host
+        base = f"{'http' if source.plain_http else 'https'}://{real}"
+        path = f"{source.prefix}/{name}" if source.prefix else name
+        return Repository(host, name, base, path, Credentials(*source.login) if source.login else None)
 
     def tags(self, reference: str) -> list[str]:
         """All tags of a repository, in the registry's order, each once. Raises RegistryError."""
@@ -287,7 +286,7 @@ class OciClient:
         if repository.mirror_login is not None:
             return Login(repository.mirror_login)
         asked = urlsplit(repository.base).netloc
-        return login_for(asked, self._docker_config)
+        return login_for(asked, self._docker_config or login_file(asked) or docker_config_file())
 
     def _authorize(self, refusal: Answer, repository: Repository, login: Login, errand: Errand) -> str | None:
         """The Authorization header that a 401 asks for; None when nothing can be offered."""
@@ -331,10 +330,6 @@ def _manifest_name(version: str) -> str:
     if not _TAG.fullmatch(tag):
         raise WrongUse(f"{version!r} can be no tag.", next_step="A tag has letters, digits, '.', '_' and '-' only.")
     return tag
-
-
-def _bare(host: str) -> str:
-    return urlsplit(f"//{host}").hostname or host
 
 
 def _basic(credentials: Credentials) -> str:

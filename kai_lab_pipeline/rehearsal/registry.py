@@ -317,12 +317,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             registry.faults[repository if equals else ALL_REPOSITORIES] = Fault(name)
         except ValueError as error:
             parser.error(str(error))
-    with serve(registry, options.port) as url:
-        print(url, flush=True)
-        try:
+    try:
+        with serve(registry, options.port) as url:
+            print(url, flush=True)
             threading.Event().wait()
-        except KeyboardInterrupt:
-            return
+    except OSError as error:
+        parser.error(f"port {options.port} of 127.0.0.1 cannot be used: {error.strerror}")
+    except KeyboardInterrupt:
+        return
 
 
 if __name__ == "__main__":
