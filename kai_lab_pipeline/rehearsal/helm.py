@@ -112,8 +112,7 @@ def provide_image(url: str, token: str, node: str, image: str) -> bool:
         name = canonical_image(image)
         if any(name in (entry.get("names") or []) for entry in images):
             return False
-        images.append({"names": [name], "sizeBytes": profiles.image_size(image)})
-        patch = {"status": {"images": images}}
+        patch = {"status": {"images": profiles.with_image(images, name)}}
         api.send(
             patch_request(
                 RESOURCES["nodes"],

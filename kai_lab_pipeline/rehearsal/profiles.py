@@ -237,6 +237,12 @@ _OTHER_SIZE = 50_000_000
 _NOT_PRELOADED = "docker.io/library/nvml-mock:local"
 
 
+def with_image(images: list[dict[str, Any]], full_name: str) -> list[dict[str, Any]]:
+    """A node's images with another one, largest first as a kubelet lists them."""
+    more = [*images, {"names": [full_name], "sizeBytes": image_size(full_name)}]
+    return sorted(more, key=lambda image: -int(image.get("sizeBytes") or 0))
+
+
 def node_images() -> list[dict[str, Any]]:
     """Images that are on the node from the start: those of the pinned lab but the mock, which the lab provides."""
     sizes = {name: size for name, size in _SIZES.items() if name != _NOT_PRELOADED}

@@ -95,8 +95,21 @@ class Operator(KaiController):
         if not kai.dead_on_arrival:
             self.queue.add(("Config", CONFIG))
 
+    def _shards_made(self) -> bool:
+        """Whether every shard has its scheduler's deployment in its second and last form."""
+        if self.sim.faults.on("scheduler_missing"):
+            return True
+        for shard in self.shards.all():
+            made = self.sim.of("deployments").get(NAMESPACE, f"kai-scheduler-{shard['metadata']['name']}")
+            if made is None or not (made["spec"]["template"]["metadata"].get("annotations") or {}):
+                return False
+        return True
+
     async def _reconcile_config(self, config: Object) -> None:
         if not (config.get("status") or {}).get("conditions"):
+            if not self._shards_made():
+                self.queue.add(("Config", CONFIG), after_s=0.005)
+                return
             await self.sim.sleep(_CONFIG_OPERANDS_S)
         objects = self._operands(config)
         for obj in [*objects, *await self._webhooks()]:

@@ -160,8 +160,7 @@ class Node:
 
     async def add_image(self, image: str) -> None:
         images = list((self.object or {}).get("status", {}).get("images") or [])
-        images.append({"names": [canonical_image(image)], "sizeBytes": profiles.image_size(image)})
-        await self._patch_status({"status": {"images": images}})
+        await self._patch_status({"status": {"images": profiles.with_image(images, canonical_image(image))}})
 
     async def label(self, labels: dict[str, str | None], manager: str) -> None:
         """Sets labels in the name of a field manager."""
