@@ -16,7 +16,9 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
 from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
+from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.settle import Settled
 
 TABLE = dg.TableSchema(
@@ -94,8 +96,13 @@ class Step:
 
 
 def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
-    """The lab that a run works on: the pinned one, or the candidate of the run's partition."""
-    return Lab(resource.settings(), context.run.run_id, lambda text: context.log.info(text))
+    """The lab that a run works on: the pinned one, or the candidate of the run's partition. Raises LabError."""
+    settings = resource.settings()
+    candidate = None
+    if group.partitions is not None:
+        candidate = Nights(settings).load(context.partition_key)
+        settings = candidate_settings(settings, candidate)
+    return Lab(settings, context.run.run_id, lambda text: context.log.info(text), group.gates, candidate)
 
 
 Body = Callable[[Step], dg.MaterializeResult[Any]]
@@ -142,12 +149,16 @@ def _run(
         raise failure(error) from None
     step = Step(lab, asset, group, context)
     try:
+        if group.goes_on:
+            lab.require_infrastructure(asset)
         lab.require_upstream(asset, gates_only=group.gates)
         result = body(step)
     except LabError as error:
-        step.metadata.update(_keep_what_is_there(lab, asset))
+        if not (group.goes_on and error.infrastructure):
+            # What infrastructure kept from being done must stay "not evaluated": absence would read as broken.
+            step.metadata.update(_keep_what_is_there(lab, asset))
         step.metadata["backend"] = lab.backend.name
-        lab.record_step(asset, seconds=step.seconds, error=error.text())
+        lab.record_step(asset, seconds=step.seconds, error=error)
         if not group.goes_on:
             raise failure(error, step.metadata) from None
         context.log.error(error.text())

@@ -6,15 +6,38 @@ It is a model. Everything it gives is marked ``rehearsal``, and nothing of it pa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import Cluster
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.rehearsal import helm, process
+from kai_lab_pipeline.rehearsal.client import ApiError as ClientError
+from kai_lab_pipeline.rehearsal.components.faults import Faults
+from kai_lab_pipeline.rehearsal.profiles import UnknownVersion
 from kai_lab_pipeline.settings import BackendName, Chart, Settings
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of the rehearsal's own parts, as errors a person can act on."""
+    try:
+        yield
+    except UnknownVersion as error:
+        raise LabError(
+            "The rehearsal has no such chart", seen=str(error), next_step="Choose a version that the rehearsal knows."
+        ) from error
+    except helm.HelmError as error:
+        raise LabError("helm could not do it", where="the rehearsal's helm", seen=str(error).strip()) from error
+    except ClientError as error:
+        raise LabError("The rehearsal's API server did not do it", seen=str(error)) from error
+    except process.RehearsalError as error:
+        raise LabError(error.what, where=error.where, seen=error.seen, next_step=error.next) from error
+    except ValueError as error:
+        raise WrongUse("The rehearsal cannot be set up like this", seen=str(error)) from error
 
 
 class RehearsalBackend:
@@ -58,12 +81,7 @@ class RehearsalBackend:
         return dict(self._settings.rehearsal.faults)
 
     def ensure_cluster(self, log: Log) -> ClusterFacts:
-        handle = process.ensure(
-            self._folder,
-            name=self._settings.lab.name,
-            options=self._options(),
-            idle_stop_s=self._settings.rehearsal.idle_stop_s,
-        )
+        handle = self._ensure()
         cluster = self.connect()
         incarnation = cluster.incarnation()
         log(f"{'started' if handle.started else 'found'} the rehearsal's API server at {handle.url}, pid {handle.pid}")
@@ -90,51 +108,61 @@ class RehearsalBackend:
                 next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run'.",
             )
         # The server stopped (idle, killed, rebooted) and left its state: it goes on where it was.
-        return process.ensure(
-            self._folder,
-            name=self._settings.lab.name,
-            options=self._options(),
-            idle_stop_s=self._settings.rehearsal.idle_stop_s,
-        )
+        return self._ensure()
+
+    def _ensure(self) -> process.ServerHandle:
+        with _told():
+            Faults.parse(self._faults())
+            return process.ensure(
+                self._folder,
+                name=self._settings.lab.name,
+                options=self._options(),
+                idle_stop_s=self._settings.rehearsal.idle_stop_s,
+            )
 
     def provide_image(self, log: Log) -> StepFacts:
         handle = self._handle()
         image = self._settings.image.nvml_mock.name
         node = f"{self._settings.lab.name}-control-plane"
-        changed = helm.provide_image(handle.url, handle.token, node, image)
+        with _told():
+            changed = helm.provide_image(handle.url, handle.token, node, image)
         return StepFacts(f"image {image} is named on node {node}; nothing was built", changed=bool(changed))
 
     def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
         handle = self._handle()
-        row = helm.install_or_upgrade(
-            handle.url,
-            handle.token,
-            release=chart.release,
-            namespace=chart.namespace,
-            chart=chart.chart,
-            version=chart.version,
-            values=dict(chart.values),
-            time_scale=self.time_scale,
-            wait_s=120.0,
-        )
+        with _told():
+            row = helm.install_or_upgrade(
+                handle.url,
+                handle.token,
+                release=chart.release,
+                namespace=chart.namespace,
+                chart=chart.chart,
+                version=chart.version,
+                values=dict(chart.values),
+                time_scale=self.time_scale,
+                wait_s=120.0,
+            )
         log(f"helm: {row['name']} {row['status']}, {row['chart']}, revision {row['revision']}")
         return StepFacts(f"{row['chart']} {row['status']}, revision {row['revision']}", facts={"chart": row["chart"]})
 
     def releases(self) -> Sequence[Mapping[str, Any]]:
         handle = self._handle()
-        return list(helm.list_releases(handle.url, handle.token))
+        with _told():
+            return list(helm.list_releases(handle.url, handle.token))
 
     def uninstall(self, component: str, chart: Chart, log: Log) -> StepFacts:
         handle = self._handle()
         if not any(row["name"] == chart.release and row["namespace"] == chart.namespace for row in self.releases()):
             return StepFacts(f"release {chart.release} is not there", changed=False)
-        kept = helm.uninstall(handle.url, handle.token, release=chart.release, namespace=chart.namespace)
+        with _told():
+            kept = helm.uninstall(handle.url, handle.token, release=chart.release, namespace=chart.namespace)
         return StepFacts(f"release {chart.release} uninstalled", facts={"kept": ", ".join(kept)} if kept else {})
 
     def remove_cluster(self, log: Log) -> StepFacts:
         if not self.cluster_exists():
             return StepFacts("there is no cluster", changed=False)
-        process.stop(self._folder, forget=True)
+        with _told():
+            process.stop(self._folder, forget=True)
         if process.find(self._folder) is not None:
             raise LabError("The rehearsal's server is still running after it was stopped", where=str(self._folder))
         return StepFacts("the rehearsal's server is stopped and its state is gone")

@@ -54,6 +54,10 @@ class ApiError(LabError):
         self.message = message
         super().__init__(what, where=where, seen=message, transient=transient)
 
+    @property
+    def infrastructure(self) -> bool:
+        return self.code == 0
+
     def status(self) -> dict[str, Any]:
         """The error as a Status object, as a dry-run's answer is kept in the evidence."""
         return {

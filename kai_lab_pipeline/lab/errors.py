@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class LabError(Exception):
     """Something went wrong that a person can act on.
@@ -32,6 +34,21 @@ class LabError(Exception):
         if self.next_step:
             lines.append(f"Next: {self.next_step}")
         return "\n".join(lines)
+
+    @property
+    def infrastructure(self) -> bool:
+        """Whether it says nothing about the components under test: registry, Docker, network, tools.
+
+        What an API server refuses, and an installation that a chart's own hooks or objects made fail, is a finding.
+        """
+        return not _FINDING.search(self.text())
+
+
+_FINDING = re.compile(
+    r"hooks? failed|failed (?:pre|post)-(?:install|upgrade)|denied the request|is forbidden|is invalid"
+    r"|values don't meet the specifications|execution error at|cannot patch|invalid ownership metadata"
+)
+"""Words of helm 3.22 and 4.3 and of the API server v1.34 for faults of a chart or an object."""
 
 
 class WrongUse(LabError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM, Expectations
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import Applier
+from kai_lab_pipeline.workbench.nights import StoredSet
 from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.settle import Settled, settle
 from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
@@ -37,6 +38,10 @@ class Lab:
     settings: Settings
     run_id: str
     log: Log
+    gates: Collection[str] = judging.PINNED_GATES
+    """Checks (``asset.check``) that stop what lies behind them."""
+    candidate: StoredSet | None = None
+    """The version set, where this lab is a candidate's."""
     backend: Backend = field(init=False)
     state: LabState = field(init=False)
 
@@ -103,6 +108,7 @@ class Lab:
             only=None if only is None else frozenset(only),
             excuses=self.excuses,
             today=now().date(),
+            gates=tuple(self.gates),
         )
 
     # -- evidence --------------------------------------------------------------------------------------------------
@@ -217,11 +223,27 @@ class Lab:
 
     # -- step records ----------------------------------------------------------------------------------------------
 
-    def record_step(self, asset: str, *, seconds: float, error: str | None = None) -> None:
+    def require_infrastructure(self, asset: str) -> None:
+        """Stop when infrastructure kept something in this run from being done that `asset` is built on.
+
+        Its absence would read as broken, and says nothing about the versions. Raises LabError.
+        """
+        for name, step in self.steps().items():
+            if step.get("infrastructure") and name in ancestors(asset):
+                raise LabError(f"{asset} is built on {name}, which could not be done", seen=str(step["error"]))
+
+    def record_step(self, asset: str, *, seconds: float, error: LabError | None = None) -> None:
         """Note how long an asset's step took in this run (seconds), and how it failed if it did."""
         folder = self.state.steps / self.run_id
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"asset": asset, "seconds": round(seconds, 3), "error": error, "at": now_text(), "run_id": self.run_id}
+        record = {
+            "asset": asset,
+            "seconds": round(seconds, 3),
+            "error": error.text() if error else None,
+            "infrastructure": bool(error and error.infrastructure),
+            "at": now_text(),
+            "run_id": self.run_id,
+        }
         write_atomic(folder / f"{asset}.json", json.dumps(record))
 
     def steps(self) -> dict[str, dict[str, Any]]:

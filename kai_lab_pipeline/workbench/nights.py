@@ -1,0 +1,158 @@
+"""What nights leave behind, outside Dagster's own storage: version sets, verdicts, nightlies, and what was told.
+
+Plain files under the state folder, written whole or appended line by line, so that they outlive clusters, partitions
+and a lost history.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.morning import Nightly
+from kai_lab_pipeline.lab.verdict_record import VerdictRecord
+from kai_lab_pipeline.lab.version_sets import VersionSet
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.state import write_atomic
+
+FOLDER = "_nightly"
+"""No lab can have this name: cluster names begin with a letter or digit."""
+
+
+@dataclass(frozen=True)
+class StoredSet:
+    """A version set with what is known about its charts."""
+
+    version_set: VersionSet
+    charts: Mapping[str, str]
+    """Chart reference by component where it is not the pinned one's: a local folder, a pull request's chart."""
+    digests: Mapping[str, str]
+    """Chart digest by component, where the registry told it."""
+    diff: str = ""
+    """How the charts differ from the pinned ones, as text."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.version_set.to_json(),
+            "charts": dict(self.charts),
+            "digests": dict(self.digests),
+            "diff": self.diff,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StoredSet:
+        return cls(
+            VersionSet.from_json(data),
+            dict(data.get("charts", {})),
+            dict(data.get("digests", {})),
+            str(data.get("diff", "")),
+        )
+
+
+class Nights:
+    """The durable store of a project's nights."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.folder = settings.state_root / FOLDER
+
+    # -- version sets ----------------------------------------------------------------------------------------------
+
+    def save(self, stored: StoredSet) -> None:
+        """Keep a version set; one that is there is replaced (newer digests, another diff)."""
+        sets = self.folder / "version_sets"
+        sets.mkdir(parents=True, exist_ok=True)
+        write_atomic(sets / f"{stored.version_set.key}.json", json.dumps(stored.to_json(), indent=1))
+
+    def load(self, key: str) -> StoredSet:
+        """The version set of a partition key. Raises WrongUse for a key that nobody stored."""
+        path = self.folder / "version_sets" / f"{key}.json"
+        try:
+            return StoredSet.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise WrongUse(
+                f"No version set is stored for partition {key!r}",
+                where=str(path),
+                next_step="Add it with: kai-lab nightly --add kai_scheduler=v0.18.3 (any component=version).",
+            ) from None
+        except (OSError, ValueError, KeyError) as error:
+            raise LabError("A version set cannot be read", where=str(path), seen=str(error)) from error
+
+    def sets(self) -> dict[str, StoredSet]:
+        """All stored version sets that can be read, by key."""
+        found = {}
+        for path in sorted((self.folder / "version_sets").glob("*.json")):
+            try:
+                found[path.stem] = self.load(path.stem)
+            except LabError:
+                continue  # a half-written file of an older version: the next discovery stores it again
+        return found
+
+    def forget(self, key: str) -> None:
+        (self.folder / "version_sets" / f"{key}.json").unlink(missing_ok=True)
+
+    # -- verdicts --------------------------------------------------------------------------------------------------
+
+    def add_record(self, record: VerdictRecord) -> None:
+        self._append("verdicts.jsonl", record.to_json())
+
+    def records(self) -> list[VerdictRecord]:
+        """All verdicts, in the order in which they were written."""
+        return [VerdictRecord.from_json(data) for data in self._lines("verdicts.jsonl")]
+
+    def judged(self, stored: StoredSet, backend: str) -> bool:
+        """Whether this very content has a verdict: infrastructure failures and re-pushed charts do not count."""
+        return any(
+            record.key == stored.version_set.key
+            and record.backend == backend
+            and not record.infrastructure
+            and not _repushed(record.digests, stored.digests)
+            for record in self.records()
+        )
+
+    # -- nightlies and notices -------------------------------------------------------------------------------------
+
+    def add_nightly(self, nightly: Nightly) -> None:
+        self._append("nightlies.jsonl", nightly.to_json())
+
+    def last_nightly(self) -> Nightly | None:
+        lines = list(self._lines("nightlies.jsonl"))
+        return Nightly.from_json(lines[-1]) if lines else None
+
+    def told(self) -> set[str]:
+        """Ids of regressions that a notice went out for."""
+        return {str(line["id"]) for line in self._lines("told.jsonl")}
+
+    def tell(self, identity: str) -> None:
+        self._append("told.jsonl", {"id": identity})
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def _append(self, name: str, data: Mapping[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / name, "a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read()
+            # A line that a killed writer left half is closed first, so that it cannot swallow this one.
+            file.write(("" if not text or text.endswith("\n") else "\n") + json.dumps(data) + "\n")
+
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        try:
+            text = (self.folder / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # half of a line, of a writer that was killed
+            if isinstance(found, dict):
+                yield found
+
+
+def _repushed(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    return any(component in now and now[component] != digest for component, digest in then.items())
