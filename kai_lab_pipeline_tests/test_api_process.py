@@ -37,7 +37,7 @@ def running(pid: int) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    until(lambda: not running(pid), "the killed process to end")
 
 
 def test_started_once_then_found(folder: Path) -> None:

@@ -222,8 +222,6 @@ def _stop_process(state_dir: Path, record: dict[str, Any]) -> None:
                 ) from error
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)  # when it is our child, it stays a zombie until somebody looks
             if _alive(state_dir) is None:
                 return
             time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -50,6 +51,10 @@ def process_start(pid: int) -> str | None:
         except OSError:
             return None
         fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]  # a zombie has ended; field 22 is the start time
+        if fields[0] in "ZX":  # it has ended; where it was our child, nobody else will ever look after it
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            return None
+        return fields[19]  # field 22 of the line, the start time in clock ticks
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip() or None

@@ -18,8 +18,11 @@ from typing import Any, TypeAlias
 Key: TypeAlias = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-wide objects."""
 
-WINDOW = 4096
+WINDOW = 1024
 """Changes kept per resource for watches that start in the past; an older start is answered with 410 Expired."""
+
+WINDOW_BYTES = 2 << 20
+"""Bytes of JSON these changes may hold; as Python objects they take several times that."""
 
 BACKLOG = 20_000
 """Changes a watcher may lag behind before its stream is closed, as the real server does with slow watchers."""
@@ -98,13 +101,17 @@ class _Table:
     def __init__(self, floor: int) -> None:
         self.objects: dict[Key, Stored] = {}
         self.history: deque[Change] = deque()
+        self.history_bytes = 0
         self.floor = floor  # changes up to this version are forgotten
         self.watchers: set[Watcher] = set()
 
     def remember(self, change: Change) -> None:
         self.history.append(change)
-        if len(self.history) > WINDOW:
-            self.floor = self.history.popleft().rv
+        self.history_bytes += len(change.new.raw)
+        while len(self.history) > WINDOW or self.history_bytes > WINDOW_BYTES:
+            forgotten = self.history.popleft()
+            self.history_bytes -= len(forgotten.new.raw)
+            self.floor = forgotten.rv
         for watcher in self.watchers:
             watcher.push(change)
 

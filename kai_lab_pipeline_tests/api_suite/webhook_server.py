@@ -49,6 +49,11 @@ def certificate(folder: Path, address: str = "127.0.0.1") -> tuple[Path, str]:
     return path, base64.b64encode(public).decode()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that break off the handshake or the answer are what some tests are about."""
+
+
 class WebhookServer:
     """Answers at https://127.0.0.1:PORT/NAME with the handler of that name; remembers what it was asked."""
 
@@ -80,7 +85,7 @@ class WebhookServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Tests look at answers, not at access logs."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         if pem is not None:

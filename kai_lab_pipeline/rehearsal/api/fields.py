@@ -53,7 +53,7 @@ class _Reader:
             for key in list(value):
                 here = f"{path}.{key}".lstrip(".")
                 if key in fields:
-                    self.read(value[key], fields[key], here, f"{plain}.{key}".lstrip("."), _go(ref))
+                    self.read(value[key], fields[key], here, f"{plain}.{key}".lstrip("."), ref)
                 else:
                     del value[key]
                     self.unknown.append(here)
@@ -62,7 +62,7 @@ class _Reader:
 
     def _mismatch(self, value: Any, wanted: str, plain: str, owner: str) -> None:
         given = _JSON_TYPES.get(type(value), "value")
-        said = f"json: cannot unmarshal {given} into Go struct field {owner}.{plain} of type {wanted}"
+        said = f"json: cannot unmarshal {given} into Go struct field {_go(owner)}.{plain} of type {wanted}"
         self.wrong = self.wrong or said
 
 

@@ -27,6 +27,7 @@ _NEVER_OWNED = frozenset(
 )  # fmt: skip
 
 _PRESENT = object()
+_ABSENT = object()
 
 
 def _json(value: Any) -> str:
@@ -141,35 +142,88 @@ def changed_paths(old: Fields, new: Fields) -> set[Path]:
     return {path for path, value in new.items() if path not in old or old[path] != value}
 
 
+def difference(old: Obj | None, new: Obj, types: Types) -> tuple[set[Path], set[Path]]:
+    """(paths of `new` that were added or changed, paths of `old` that are gone); equal parts are not looked into."""
+    changed: set[Path] = set()
+    gone: set[Path] = set()
+    _diff(old, new, types, (), changed, gone)
+    return changed - _NEVER_OWNED, gone - _NEVER_OWNED
+
+
+def _diff(old: Any, new: Any, types: Types, path: Path, changed: set[Path], gone: set[Path]) -> None:
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict) and old and new and not types.atomic_map():
+        for key in old.keys() | new.keys():
+            if not (key == "managedFields" and path == ("f:metadata",)):
+                here, inner = (*path, "f:" + key), types.child(key)
+                _diff_part(old.get(key, _ABSENT), new.get(key, _ABSENT), inner, here, changed, gone)
+        return
+    listed = _mergeable(types) if isinstance(old, list) and isinstance(new, list) and old and new else None
+    if listed is None:
+        before, after = _below(old, types, path), _below(new, types, path)
+        changed |= after
+        gone |= before - after
+        return
+    old_items = {item_step(listed, item): item for item in old}
+    new_items = {item_step(listed, item): item for item in new}
+    for step in old_items.keys() | new_items.keys():
+        here = (*path, step)
+        if step not in old_items:
+            changed.add(here)
+        elif step not in new_items:
+            gone.add(here)
+        if not listed.is_set:
+            was, now = old_items.get(step, _ABSENT), new_items.get(step, _ABSENT)
+            _diff_part(was, now, types.item(), here, changed, gone)
+
+
+def _diff_part(old: Any, new: Any, types: Types, path: Path, changed: set[Path], gone: set[Path]) -> None:
+    if old is _ABSENT:
+        changed |= _below(new, types, path)
+    elif new is _ABSENT:
+        gone |= _below(old, types, path)
+    else:
+        _diff(old, new, types, path, changed, gone)
+
+
+def _below(value: Any, types: Types, path: Path) -> set[Path]:
+    found: Fields = {}
+    if value is not None or path:
+        _walk(value, types, path, found)
+    return set(found)
+
+
 def record_update(
     old: Obj | None, new: Obj, *, types: Types, manager: str, version: str, subresource: str, now: str
 ) -> None:
     """Give the fields this write changed to `manager` (operation Update) and take them from all others; in place."""
-    before = fields_of(old, types) if old else {}
-    after = fields_of(new, types)
-    changed = changed_paths(before, after)
-    gone = before.keys() - after.keys()
+    changed, gone = difference(old, new, types)
     entries: list[Obj] = list((old or {}).get("metadata", {}).get("managedFields") or ())
     if not changed and not gone:
         _set(new, entries)
         return
     me = (manager, "Update", subresource)
     kept: list[Obj] = []
-    mine: set[Path] = set(changed)
+    previous: Obj | None = None
+    mine = changed
     for entry in entries:
         paths = from_fields_v1(entry["fieldsV1"])
         if _identity(entry) == me:
-            mine |= paths - gone
+            previous, mine = entry, changed | (paths - gone)
+            if mine == paths and changed:
+                kept.append({**entry, "apiVersion": version, "time": now})
             continue
         left = paths - changed - gone
         if left == paths:
             kept.append(entry)
         elif left:
             kept.append({**entry, "fieldsV1": to_fields_v1(left)})
-    if changed:
-        kept.append(_entry(manager, "Update", version, subresource, now, mine))
-    elif mine:
-        kept.append(next(e for e in entries if _identity(e) == me) | {"fieldsV1": to_fields_v1(mine)})
+    if not any(_identity(entry) == me for entry in kept):
+        if changed:
+            kept.append(_entry(manager, "Update", version, subresource, now, mine))
+        elif mine and previous is not None:
+            kept.append({**previous, "fieldsV1": to_fields_v1(mine)})
     _set(new, kept)
 
 
