@@ -16,6 +16,8 @@ from rich.console import Console
 from kai_lab_pipeline.clients.discovery import look_up, look_up_git_tags
 from kai_lab_pipeline.clients.oci import OciClient
 from kai_lab_pipeline.lab.errors import WrongUse
+from kai_lab_pipeline.lab.version_sets import Lane, candidate_sets
+from kai_lab_pipeline.rehearsal import profiles
 from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY
 from kai_lab_pipeline.settings import Settings, load_settings
@@ -195,3 +197,18 @@ def test_a_checkout_that_is_none_is_a_failed_lookup(url: str, tmp_path: Path) ->
     code, text = printed(settings_for(url, image__nvml_mock__checkout=str(tmp_path / "absent")))
     assert code == 3
     assert "checkout's tags could not be read" in text
+
+
+def test_a_night_begins_with_at_least_five_version_sets(url: str) -> None:
+    settings = settings_for(url)
+    newer = {component: lookup.newer for component, lookup in look_up(settings).items()}
+    sets = candidate_sets(settings.version_set(), newer)
+    fresh = {one.moved: one for one in sets if one.lane is Lane.FRESH}
+    assert len(sets) == 8
+    assert fresh["nvml_mock", "kai_scheduler"].versions == settings.version_set() | {
+        "nvml_mock": "0.4.0",
+        "kai_scheduler": "v0.19.0",
+    }
+    for one in sets:
+        for component, chart in settings.charts.by_component().items():
+            assert profiles.chart(chart.chart, one.versions[component])

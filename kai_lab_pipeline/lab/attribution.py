@@ -76,6 +76,8 @@ class Cell:
     checks: tuple[str, ...] = ()
     message: str = ""
     """The sentence of the check that decided."""
+    attempts: int = 0
+    """How many attempts in a row gave this verdict."""
 
     @property
     def needs_rerun(self) -> bool:
@@ -137,7 +139,7 @@ class CellJudge:
             return self._not_evaluated(latest, current)
         streak = self._streak()
         before = self.judged[-len(streak) - 1] if len(self.judged) > len(streak) else None
-        make = self._maker(latest, current, streak[0][0].at)
+        make = self._maker(latest, current, streak[0][0].at, len(streak))
         if current.verdict is not Verdict.BROKEN:
             if before is not None and len(streak) == 1 and not _changed(before[0].digests, latest.digests):
                 was = f"broken {_when(before[0])} with the same versions"
@@ -174,7 +176,9 @@ class CellJudge:
             streak.insert(0, entry)
         return streak
 
-    def _maker(self, latest: VerdictRecord, current: ClaimVerdict, since: datetime) -> Callable[..., Cell]:
+    def _maker(
+        self, latest: VerdictRecord, current: ClaimVerdict, since: datetime, attempts: int = 0
+    ) -> Callable[..., Cell]:
         def make(
             kind: Kind,
             sentence: str,
@@ -197,6 +201,7 @@ class CellJudge:
                 first_bad=first_bad,
                 checks=current.checks,
                 message=current.message,
+                attempts=attempts,
             )
 
         return make

@@ -107,7 +107,7 @@ def _alarm(now: datetime, last: Nightly | None) -> str:
 
 
 def _first_verdict_since(row: Row, last: Nightly) -> bool:
-    judged = [record for record in row.records if not record.infrastructure and record.claims]
+    judged = [record for record in row.records if record.judged]
     return bool(judged) and judged[0].at >= last.started_at
 
 

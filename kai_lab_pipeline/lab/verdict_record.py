@@ -49,6 +49,12 @@ class VerdictRecord:
     unexpected_passes: tuple[str, ...] = ()
     """Checks that are excused and held all the same."""
 
+    @property
+    def judged(self) -> bool:
+        """Whether the attempt gave a verdict on anything."""
+        verdicts = {found.verdict for found in self.claims.values()}
+        return not self.infrastructure and bool(verdicts - {Verdict.NOT_EVALUATED})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "key": self.key,

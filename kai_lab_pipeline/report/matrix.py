@@ -116,6 +116,7 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
         "first_bad": _ref_json(cell.first_bad),
         "checks": list(cell.checks),
         "message": cell.message,
+        "attempts": cell.attempts,
         "needs_rerun": cell.needs_rerun,
         "run_id": cell.run_id,
         "evidence": cell.evidence,

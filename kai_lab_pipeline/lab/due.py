@@ -1,0 +1,75 @@
+"""Which version sets the next nightly has to run, and why: new, lost, pushed again, or once more to tell chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from kai_lab_pipeline.lab.version_matrix import Matrix, Row
+from kai_lab_pipeline.lab.version_sets import VersionSet
+from kai_lab_pipeline.lab.versions import helm_version
+
+
+class Reason(str, Enum):
+    NEW = "new"
+    LOST = "lost"
+    """Tried, and the infrastructure gave no verdict."""
+    REPUSHED = "pushed again"
+    """A chart has other content under the same version since the last verdict."""
+    RERUN = "rerun"
+    """Broken in a single attempt: once more, to tell a regression from chance."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Due:
+    version_set: VersionSet
+    reason: Reason
+    sentence: str
+
+
+def due(
+    candidates: Iterable[VersionSet],
+    matrix: Matrix,
+    *,
+    backend: str,
+    digests: Mapping[str, Mapping[str, str]] | None = None,
+) -> tuple[Due, ...]:
+    """What has no verdict yet, in the order of `candidates`; what was never tried comes before what is tried again.
+
+    `digests` are what the registries say now: component -> tag -> digest. A set that has a verdict for the content of
+    today, confirmed where it is a bad one, is not due.
+    """
+    rows = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
+    now = {
+        component: {helm_version(tag): found for tag, found in tags.items()}
+        for component, tags in (digests or {}).items()
+    }
+    found = (_due(candidate, rows.get(candidate.key), now) for candidate in candidates)
+    order = list(Reason)
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: order.index(one.reason)))
+
+
+def _due(candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[str, str]]) -> Due | None:
+    if row is None:
+        return Due(candidate, Reason.NEW, f"new: {candidate.description}")
+    judged = [record for record in row.records if record.judged]
+    if not judged:
+        why = row.latest.infrastructure or "nothing was evaluated"
+        return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {why}")
+    current = {component: digests.get(component, {}).get(version) for component, version in candidate.versions.items()}
+    known = judged[-1].digests
+    moved = [name for name, digest in current.items() if digest and known.get(name, digest) != digest]
+    if moved:
+        return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(moved)}")
+    shaky = [
+        str(cell.claim) for cell in (*row.failures, *(one for one in row.cells if one.needs_rerun)) if cell.attempts < 2
+    ]
+    if shaky:
+        return Due(
+            candidate, Reason.RERUN, f"broken in one attempt (claims {', '.join(shaky)}): once more, to tell chance"
+        )
+    return None

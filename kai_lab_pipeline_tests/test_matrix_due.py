@@ -1,0 +1,67 @@
+"""What the next nightly has to run: nothing is dropped, nothing is judged twice without a reason."""
+
+from __future__ import annotations
+
+from kai_lab_pipeline.lab.due import Reason, due
+from kai_lab_pipeline.lab.verdict_record import VerdictRecord
+from kai_lab_pipeline.lab.version_matrix import build_matrix
+from kai_lab_pipeline.lab.version_sets import Lane, candidate_sets, version_set
+from kai_lab_pipeline_tests.test_matrix import KAI_18, MOCK_4, PINNED, lost, record
+
+CANDIDATES = candidate_sets(PINNED, {"kai_scheduler": ("v0.18.3",), "nvml_mock": ("0.4.0",)}, lanes=(Lane.FRESH,))
+BOTH = KAI_18 | MOCK_4
+
+
+def reasons(history: list[VerdictRecord], **options: object) -> dict[str, Reason]:
+    found = due(CANDIDATES, build_matrix(history, PINNED), backend="rehearsal", **options)  # type: ignore[arg-type]
+    return {one.version_set.key: one.reason for one in found}
+
+
+def key(changes: dict[str, str]) -> str:
+    return version_set(PINNED, changes).key
+
+
+def test_at_first_everything_is_new() -> None:
+    found = due(CANDIDATES, build_matrix([], PINNED), backend="rehearsal")
+    assert [one.version_set for one in found] == CANDIDATES
+    assert {one.reason for one in found} == {Reason.NEW}
+    assert found[0].sentence == "new: kai_scheduler v0.18.3 (fresh install)"
+
+
+def test_what_has_a_verdict_is_not_due() -> None:
+    assert reasons([record({}), record(KAI_18), record(MOCK_4), record(BOTH)]) == {}
+
+
+def test_a_lost_night_is_tried_again_after_what_is_new() -> None:
+    found = due(CANDIDATES, build_matrix([record({}), lost(KAI_18)], PINNED), backend="rehearsal")
+    assert [one.reason for one in found] == [Reason.NEW, Reason.NEW, Reason.LOST]
+    assert "the registry limits the rate" in found[-1].sentence
+    assert reasons([record({}), record(KAI_18), lost(KAI_18, night=1), record(MOCK_4), record(BOTH)]) == {}
+
+
+def test_a_bad_verdict_is_confirmed_once_and_then_left_alone() -> None:
+    history = [record({}), record(KAI_18, [7]), record(MOCK_4), record(BOTH)]
+    assert reasons(history) == {key(KAI_18): Reason.RERUN}
+    assert reasons([*history, record(KAI_18, [7], night=1)]) == {}
+    assert reasons([*history, record(KAI_18, night=1)]) == {}
+
+
+def test_a_set_that_held_and_broke_once_is_run_again() -> None:
+    history = [record({}), record(KAI_18), record(KAI_18, [7], night=1), record(MOCK_4), record(BOTH)]
+    assert reasons(history) == {key(KAI_18): Reason.RERUN}
+
+
+def test_a_chart_that_was_pushed_again_makes_its_sets_due() -> None:
+    known = {"kai_scheduler": "sha256:a", "nvml_mock": "sha256:n"}
+    history = [record({}), record(KAI_18, digests=known), record(MOCK_4), record(BOTH, digests=known)]
+    same = {"kai_scheduler": {"v0.18.3": "sha256:a", "v0.17.0": "sha256:z"}}
+    assert reasons(history, digests=same) == {}
+    again = {"kai_scheduler": {"v0.18.3": "sha256:b"}}
+    assert reasons(history, digests=again) == {key(KAI_18): Reason.REPUSHED, key(BOTH): Reason.REPUSHED}
+    judged = [*history, record(KAI_18, night=1, digests=known | {"kai_scheduler": "sha256:b"})]
+    assert reasons(judged, digests=again) == {key(BOTH): Reason.REPUSHED}
+
+
+def test_verdicts_of_another_backend_do_not_count() -> None:
+    history = [record({}), record(KAI_18, backend="kind"), record(MOCK_4), record(BOTH)]
+    assert reasons(history) == {key(KAI_18): Reason.NEW}
