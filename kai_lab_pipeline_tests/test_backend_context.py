@@ -1,0 +1,321 @@
+"""The context backend: a cluster of somebody else, of which only what the lab made is ever touched."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kai_lab_pipeline.backends.context import ContextBackend
+from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline_tests.stubs.api import ready
+from kai_lab_pipeline_tests.stubs.workplace import QuickTools, Workplace, make_workplace
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    for workplace in make_workplace(tmp_path, monkeypatch):
+        kubeconfig(workplace)
+        yield workplace
+
+
+def kubeconfig(place: Workplace, **user: Any) -> Path:
+    """The person's kubeconfig: context ``prod`` is current, ``lab`` is the one for the lab."""
+    file = place.home / ".kube" / "config"
+    content = {
+        "clusters": [
+            {"name": "lab", "cluster": {"server": place.api.url}},
+            {"name": "prod", "cluster": {"server": "https://prod.invalid"}},
+        ],
+        "users": [{"name": "me", "user": {"token": "not-a-secret"} | user}, {"name": "root", "user": {"token": "no"}}],
+        "contexts": [
+            {"name": "prod", "context": {"cluster": "prod", "user": "root"}},
+            {"name": "lab", "context": {"cluster": "lab", "user": "me"}},
+        ],
+        "current-context": "prod",
+    }
+    write_kubeconfig(file, content)
+    return file
+
+
+def backend(place: Workplace, **overrides: Any) -> ContextBackend:
+    options = {"lab__backend": "context", "lab__context": "lab"} | overrides
+    lab = ContextBackend(place.settings(**options), pause=lambda seconds: None)
+    lab.tools = QuickTools(lab.tools.registry, lab.tools.transcripts)
+    return lab
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+# -- which cluster ---------------------------------------------------------------------------------------------------
+
+
+def test_only_the_named_context_is_copied(place: Workplace) -> None:
+    facts = backend(place).ensure_cluster(quiet)
+    assert (facts.context, facts.made) == ("lab", False)
+    content = yaml.safe_load(facts.kubeconfig.read_text())
+    assert [entry["name"] for entry in content["contexts"]] == ["lab"]
+    assert [entry["name"] for entry in content["clusters"] + content["users"]] == ["lab", "me"]
+    assert "prod" not in facts.kubeconfig.read_text()
+    assert facts.kubeconfig.stat().st_mode & 0o777 == 0o600
+    assert "v1.34.0" in facts.note
+
+
+def test_without_a_name_nothing_is_touched(place: Workplace) -> None:
+    with pytest.raises(WrongUse, match="the current one is never used") as caught:
+        backend(place, lab__context=None).ensure_cluster(quiet)
+    assert caught.value.exit_code == 2
+    assert place.api.names("configmaps") == []
+
+
+def test_a_context_that_does_not_exist_names_those_that_do(place: Workplace) -> None:
+    with pytest.raises(WrongUse, match="no kubeconfig context 'nope'") as caught:
+        backend(place, lab__context="nope").ensure_cluster(quiet)
+    assert caught.value.seen == "contexts: prod, lab"
+    assert caught.value.exit_code == 2
+
+
+def test_a_cluster_that_does_not_answer_is_infrastructure(place: Workplace) -> None:
+    place.api.close()
+    with pytest.raises(LabError, match="did not answer") as caught:
+        backend(place).ensure_cluster(quiet)
+    assert caught.value.exit_code == 3
+
+
+def test_a_credential_plugin_that_fails_is_named(place: Workplace) -> None:
+    plugin = place.bin / "cloud-login"
+    plugin.write_text("#!/bin/sh\necho 'secret-on-stdout'\necho 'session expired' >&2\nexit 7\n")
+    plugin.chmod(0o755)
+    hint = "run cloud-login first"
+    kubeconfig(place, exec={"command": "cloud-login", "args": ["token"], "installHint": hint})
+    lab = backend(place)
+    with pytest.raises(LabError, match=r"credential plugin cloud-login failed \(exit code 7\)") as caught:
+        lab.ensure_cluster(quiet)
+    assert caught.value.seen == "session expired"
+    assert caught.value.next_step == hint
+    assert "secret-on-stdout" not in str(caught.value)
+    kept = [file.read_text() for file in place.settings().lab_dir.rglob("*") if file.is_file()]
+    assert not [text for text in kept if "secret-on-stdout" in text]
+
+
+def test_kubeconfig_lists_are_merged_and_files_embedded(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    (one / "ca.crt").write_text("CA")
+    (one / "config").write_text(
+        yaml.safe_dump(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "https://x", "certificate-authority": "ca.crt"}}],
+                "contexts": [{"name": "ctx", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+            }
+        )
+    )
+    (two / "config").write_text(
+        yaml.safe_dump(
+            {
+                "users": [{"name": "u", "user": {"exec": {"command": "./plugin"}, "tokenFile": "token"}}],
+                "contexts": [{"name": "ctx", "context": {"cluster": "other", "user": "other"}}],
+                "current-context": "ctx",
+            }
+        )
+    )
+    environ = {"KUBECONFIG": os.pathsep.join(["", str(one / "config"), str(two / "config"), "/nonexistent"])}
+    found = Kubeconfig(kubeconfig_files(None, environ))
+    content = found.minimal("ctx")
+    assert content["clusters"][0]["cluster"] == {
+        "server": "https://x",
+        "certificate-authority-data": base64.b64encode(b"CA").decode(),
+    }
+    user = content["users"][0]["user"]
+    assert user == {"exec": {"command": str(two / "plugin")}, "tokenFile": str(two / "token")}
+    assert content["contexts"][0]["context"]["namespace"] == "n"
+    assert found.current == "ctx"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("a: [", LabError, "cannot be read"),
+        ("- a", LabError, "no YAML mapping"),
+        ("contexts: [{name: x, context: {cluster: nope, user: u}}]", WrongUse, "names the cluster 'nope'"),
+        (
+            "contexts: [{name: x, context: {cluster: c, user: u}}]\n"
+            "clusters: [{name: c, cluster: {certificate-authority: gone.crt}}]",
+            LabError,
+            "certificate-authority that cannot be read",
+        ),
+    ],
+)
+def test_broken_kubeconfigs_are_one_sentence(tmp_path: Path, text: str, error: type[LabError], message: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(error, match=message) as caught:
+        Kubeconfig([file]).minimal("x")
+    assert str(tmp_path) in caught.value.where
+
+
+# -- whose cluster ---------------------------------------------------------------------------------------------------
+
+
+def test_foreign_queues_are_refused(place: Workplace) -> None:
+    place.api.unknown.clear()
+    for name in ("default", "default-queue", "team-a"):
+        place.api.put("queues", "", name)
+    with pytest.raises(LabError, match="not free for the lab") as caught:
+        backend(place).ensure_cluster(quiet)
+    assert "team-a" in caught.value.seen
+    assert place.api.names("configmaps") == []
+
+
+def test_a_kai_release_of_others_is_refused_unless_it_is_handed_over(place: Workplace) -> None:
+    place.api.put("namespaces", "", "kai")
+    place.release("kai", "their-kai", "kai-scheduler-v0.16.8")
+    with pytest.raises(LabError, match="not free for the lab") as caught:
+        backend(place).ensure_cluster(quiet)
+    command = "kubectl --context lab label namespace kai app.kubernetes.io/part-of=kai-lab"
+    assert command in caught.value.next_step
+    place.api.put("namespaces", "", "kai", metadata={"labels": {"app.kubernetes.io/part-of": "kai-lab"}})
+    backend(place).ensure_cluster(quiet)
+    assert (
+        place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["release.kai.their-kai"] == "installed"
+    )
+
+
+def test_a_kai_without_a_release_is_refused(place: Workplace) -> None:
+    place.api.put("deployments", "kai-scheduler", "kai-operator")
+    with pytest.raises(LabError, match="not free for the lab") as caught:
+        backend(place).ensure_cluster(quiet)
+    assert "without a helm release" in caught.value.seen
+
+
+def test_a_cluster_that_another_lab_uses_is_refused(place: Workplace) -> None:
+    backend(place).ensure_cluster(quiet)
+    with pytest.raises(LabError, match="not free for the lab") as caught:
+        backend(place, lab__state_dir="other").ensure_cluster(quiet)
+    assert "used by lab 'kai-hami-test'" in caught.value.seen
+    assert not backend(place, lab__state_dir="other").cluster_exists()
+
+
+def test_a_release_of_the_same_name_that_is_not_ours_is_refused(place: Workplace) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    place.release("default", "nvml-mock", "nvml-mock-0.2.1")
+    chart = place.settings().charts.nvml_mock
+    with pytest.raises(LabError, match="not free for the lab"):
+        lab.install("nvml_mock", chart, quiet)
+    assert lab.uninstall("nvml_mock", chart, quiet).skipped
+    assert "default/nvml-mock" in place.look()["releases"]
+
+
+def test_nothing_is_installed_without_the_mark(place: Workplace) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    place.api.new_cluster()  # made anew under the same address
+    with pytest.raises(LabError, match="does not carry this lab's mark"):
+        lab.install("nvml_mock", place.settings().charts.nvml_mock, quiet)
+    assert place.calls("helm", "upgrade") == []
+
+
+# -- real GPUs and images --------------------------------------------------------------------------------------------
+
+
+def test_real_gpus_skip_the_mock_and_expect_the_crossing(place: Workplace) -> None:
+    place.api.put("nodes", "", "gpu-1", status=ready() | {"allocatable": {"nvidia.com/gpu": "8"}})
+    lab = backend(place)
+    assert "real GPUs" in lab.ensure_cluster(quiet).note
+    assert lab.install("nvml_mock", place.settings().charts.nvml_mock, quiet).skipped
+    assert lab.provide_image(quiet).skipped
+    assert set(lab.skips()) == {"nvml_mock_image", "nvml_mock_release", "device_plugin"}
+    assert lab.crossing() == "the nodes have real GPUs"
+    assert place.calls("helm", "upgrade") == []
+
+
+def test_gpus_that_the_mock_shows_are_not_real(place: Workplace) -> None:
+    place.api.put("nodes", "", "n", status=ready() | {"allocatable": {"nvidia.com/gpu": "8"}})
+    place.api.put("daemonsets", "default", "nvml-mock")
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    assert lab.skips() == {}
+    assert lab.crossing() is None
+    assert lab.install("nvml_mock", place.settings().charts.nvml_mock, quiet).changed
+
+
+def test_an_image_that_cannot_be_loaded_is_skipped_with_the_way_out(place: Workplace) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    facts = lab.provide_image(quiet)
+    assert facts.skipped
+    assert "image.repository" in facts.summary
+    images = [{"names": ["docker.io/library/nvml-mock:local"]}]
+    place.api.put("nodes", "", "n", status=ready() | {"images": images})
+    assert "is on the nodes" in lab.provide_image(quiet).summary
+
+
+def test_a_kind_cluster_of_this_machine_gets_the_image(place: Workplace) -> None:
+    place.change(clusters={"mine": "2026-01-01T00:00:00.0Z"})
+    content = yaml.safe_load((place.home / ".kube" / "config").read_text())
+    content["contexts"][1]["name"] = "kind-mine"
+    write_kubeconfig(place.home / ".kube" / "config", content)
+    lab = backend(place, lab__context="kind-mine")
+    lab.ensure_cluster(quiet)
+    assert lab.provide_image(quiet).facts["nodes"] == "mine-control-plane"
+    assert place.calls("kind", "create") == []
+
+
+# -- tear-down -------------------------------------------------------------------------------------------------------
+
+
+def test_tear_down_takes_away_what_the_lab_made_and_nothing_else(place: Workplace) -> None:
+    place.api.put("runtimeclasses", "", "nvidia", handler="nvidia")  # was there before
+    place.release("monitoring", "prometheus", "prometheus-1")
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    for component, chart in place.settings().charts.by_component().items():
+        lab.install(component, chart, quiet)
+    place.api.unknown.clear()
+    place.api.put("pods", "default", "kai-whole-gpu")
+    place.api.put("pods", "default", "theirs")
+    place.api.put("queues", "", "default")
+    place.api.put("namespaces", "", "kai-scheduler")
+    place.api.put("customresourcedefinitions", "", "queues.scheduling.run.ai")
+    place.api.put("customresourcedefinitions", "", "certificates.cert-manager.io")
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {".": {}, "f:nvidia.com/gpu.memory": {}}}}
+    managed = [{"manager": "kai-lab", "fieldsV1": fields}, {"manager": "nfd", "fieldsV1": {}}]
+    labels = {"nvidia.com/gpu.memory": "40960", "zone": "a"}
+    place.api.put("nodes", "", "n", status=ready(), metadata={"labels": labels, "managedFields": managed})
+    facts = lab.remove_cluster(quiet)
+    assert sorted(place.look()["releases"]) == ["monitoring/prometheus"]
+    assert place.api.names("pods") == ["theirs"]
+    assert place.api.names("queues") == []
+    assert place.api.names("runtimeclasses") == ["nvidia"]
+    assert place.api.names("namespaces") == ["kube-system"]
+    assert place.api.names("configmaps") == []
+    assert place.api.objects["nodes", "", "n"]["metadata"]["labels"] == {"zone": "a"}
+    assert list(facts.facts.values()) == [
+        "CRD queues.scheduling.run.ai, with its objects: kubectl --context lab delete crd queues.scheduling.run.ai"
+    ]
+    assert not lab.cluster_exists()
+    assert not lab.remove_cluster(quiet).changed
+
+
+def test_the_marks_of_parallel_installs_do_not_undo_each_other(place: Workplace) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    charts = place.settings().charts
+    lab.install("kai_scheduler", charts.kai_scheduler, quiet)
+    backend(place).install("kai_resource_isolator", charts.kai_resource_isolator, quiet)
+    data = place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]
+    assert {"release.kai-scheduler.kai-scheduler", "release.kai-resource-isolator.kai-resource-isolator"} <= set(data)
+    assert json.loads(data["found"]) == []
+    lab.uninstall("kai_scheduler", charts.kai_scheduler, quiet)
+    assert "release.kai-scheduler.kai-scheduler" not in data
