@@ -1,0 +1,60 @@
+"""The three questions: what does a text say, what do objects say, what does a whole bundle say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from kai_lab_pipeline.lab.diagnosis.bundle import bundle_facts
+from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
+from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
+from kai_lab_pipeline.lab.diagnosis.objects import expanded, facts_of, speaks
+from kai_lab_pipeline.lab.diagnosis.text import cleaned, context, json_documents
+from kai_lab_pipeline.lab.evidence import Evidence
+from kai_lab_pipeline.lab.spec import Expectations
+
+MAX_OBJECTS = 50_000
+"""Objects looked at in one answer; more are no cluster of a lab."""
+
+
+def diagnose_text(text: str) -> Diagnosis:
+    """What a text gives away: an error, a log, ``kubectl describe``, or JSON of objects, Lists, Status and helm.
+
+    Takes any text and never raises; runs in linear time.
+    """
+    plain = text.lstrip("\ufeff \t\r\n")
+    if plain[:1] in ("{", "["):
+        documents = json_documents(plain)
+        if documents is not None and any(speaks(obj) for obj in islice(expanded(documents), MAX_OBJECTS)):
+            return diagnose_objects(documents)
+    readable = cleaned(text)
+    lines = readable.count("\n") + 1 if readable.strip() else 0
+    looked_at = (f"{lines} line{'s' * (lines != 1)} of text",)
+    return diagnose((), [(readable, context(readable))], looked_at)
+
+
+def diagnose_objects(objects: Iterable[Any]) -> Diagnosis:
+    """What decoded JSON or YAML objects (single ones, Lists, watch events, API Status, rows of helm list) give away."""
+    found = [obj for obj in islice(expanded(objects), MAX_OBJECTS) if speaks(obj)]
+    facts = [fact for obj in found for fact in facts_of(obj)]
+    counts = Counter(str(obj.get("kind") or "helm release") for obj in found)
+    looked_at = [f"{count} {kind}" for kind, count in counts.most_common(8)]
+    looked_at += [fact.line for fact in facts[:3]]
+    return diagnose(facts, (), looked_at)
+
+
+def diagnose_evidence(evidence: Evidence, expectations: Expectations | None = None) -> Diagnosis:
+    """What a bundle gives away: the checks that do not hold, the objects that are not well, and their logs.
+
+    Only the newest state counts: what has healed since is no cause. Of a healthy bundle it names the lab's expected
+    boundary and nothing else.
+    """
+    facts, texts = bundle_facts(evidence, expectations or Expectations())
+    looked_at = [
+        f"evidence of {', '.join(evidence.observations) or 'no asset'}",
+        f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",
+        *evidence.notes[:3],
+    ]
+    return diagnose(facts, texts, looked_at)

@@ -1,0 +1,500 @@
+"""States that pods, containers, nodes and workloads get stuck in. Kubernetes 1.31 to 1.36, containerd 1.6 and 2.x."""
+
+from __future__ import annotations
+
+from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
+
+_LOOK = ("kubectl describe pod -n {namespace} {pod}", "kubectl logs -n {namespace} {pod} --all-containers --previous")
+_DEFAULTS = {"namespace": "default"}
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        id="pod.image-not-found",
+        component="kubelet",
+        title="failed to pull and unpack image: ... not found",
+        cause="No registry has the image {image}: the name or tag is wrong, or it was built here and not loaded "
+        "into the node.",
+        remedy=(
+            "docker exec kai-hami-test-control-plane crictl images",
+            "kind load docker-image {image} --name kai-hami-test",
+            "Correct the image or its tag; an image that is only on the node needs imagePullPolicy IfNotPresent and "
+            "a tag",
+        ),
+        signs=(
+            said("failed to resolve reference", r'reference "(?P<image>[^"]{1,300})": .{0,300}: not found', NAMED),
+            said("manifest unknown", r'(?:image "(?P<image>[^"]{1,300})".{0,400})?manifest unknown', CLASS),
+        ),
+        explains=("pod.image-pull",),
+    ),
+    Fault(
+        id="pod.image-pull",
+        component="kubelet",
+        title="ImagePullBackOff / ErrImagePull",
+        cause="The node cannot pull the image {image}; the reason stands in the pod's events.",
+        remedy=(
+            "kubectl describe pod -n {namespace} {pod}",
+            "docker exec kai-hami-test-control-plane crictl pull {image}",
+            "Without internet: give a mirror in lab.toml [mirrors], or load the image and use a tag other than latest",
+        ),
+        signs=(
+            seen("container", reason=("ImagePullBackOff", "ErrImagePull", "RegistryUnavailable"), at=SYMPTOM + 10),
+            seen("event", "pull image", r'pull image "(?P<image>[^"]{1,300})"', SYMPTOM + 10, reason="Failed"),
+            said("imagepullbackoff", at=SYMPTOM),
+            said("errimagepull", at=SYMPTOM),
+            said("failed to pull image", r'pull image "(?P<image>[^"]{1,300})"', SYMPTOM + 10),
+            said("trying and failing to pull image", r'pod "(?P<pod>[^"]{1,253})"', SYMPTOM + 15),
+            said("image can't be pulled", r'pod "(?P<pod>[^"]{1,253})"', SYMPTOM + 15),
+            said("back-off pulling image", r'image "(?P<image>[^"]{1,300})"', SYMPTOM + 10),
+        ),
+        transient=True,
+        defaults={**_DEFAULTS, "image": "of the pod"},
+        explains=("pod.unready",),
+    ),
+    Fault(
+        id="pod.image-never",
+        component="kubelet",
+        title="ErrImageNeverPull",
+        cause="The image {image} is not on the node, and imagePullPolicy Never forbids to pull it.",
+        remedy=(
+            "kind load docker-image {image} --name kai-hami-test",
+            "docker exec kai-hami-test-control-plane crictl images",
+        ),
+        signs=(
+            seen("container", reason="ErrImageNeverPull"),
+            said(
+                "is not present with pull policy of never",
+                r'image "(?P<image>[^"]{1,300})" is not present with pull policy',
+                EXACT,
+            ),
+            said("errimageneverpull", at=NAMED),
+        ),
+    ),
+    Fault(
+        id="pod.image-name",
+        component="kubelet",
+        title="InvalidImageName",
+        cause="The image name {image} is not well formed: upper case, blanks, or a wrong separator.",
+        remedy=("Correct the image in the manifest or chart values",),
+        signs=(
+            seen("container", reason="InvalidImageName"),
+            said("couldn't parse image name", r'image name "(?P<image>[^"]{1,300})"', NAMED),
+            said("invalid reference format", at=NAMED),
+            said("invalidimagename", at=NAMED),
+            said(
+                "must not have leading or trailing whitespace",
+                r'(?P<field>\S+\.image): Invalid value: "(?P<image>[^"]{1,300})"',
+                EXACT,
+            ),
+        ),
+        defaults={"image": "given"},
+    ),
+    Fault(
+        id="pod.oom",
+        component="kubelet",
+        title="OOMKilled",
+        cause="Container {container} used more memory than its limit, and the kernel ended it (exit code 137).",
+        remedy=("kubectl describe pod -n {namespace} {pod}", "Raise resources.limits.memory of that container"),
+        signs=(
+            seen("container", reason="OOMKilled"),
+            said("oomkilled", at=NAMED),
+            said("exec: container oom", at=NAMED),
+        ),
+        explains=("pod.crash-loop", "pod.error-exit", "pod.unready"),
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.start-error",
+        component="kubelet",
+        title='unable to start container process: exec: "...": no such file or directory',
+        cause="The image has no program {program}: the command in the manifest or chart does not fit the image. "
+        "nvml-mock's image of main "
+        "no longer has the scripts that the chart 0.3.0 calls.",
+        remedy=(
+            "kubectl describe pod -n {namespace} {pod}",
+            "Use image and chart of the same version: both of v0.3.0 for nvml-mock",
+        ),
+        signs=(
+            said("unable to start container process", r'exec: "(?P<program>[^"]{1,200})": ', NAMED),
+            said("unable to start container process", at=CLASS),
+            seen("container", reason=("StartError", "ContainerCannotRun", "RunContainerError"), at=CLASS),
+        ),
+        explains=("pod.crash-loop", "pod.error-exit", "pod.unready"),
+        defaults={**_DEFAULTS, "program": "of that name"},
+    ),
+    Fault(
+        id="pod.probe-liveness",
+        component="kubelet",
+        title="Liveness probe failed",
+        cause="The kubelet restarts the container because its liveness probe fails.",
+        remedy=_LOOK,
+        signs=(
+            seen("event", "liveness probe failed", reason="Unhealthy", at=CLASS),
+            said("liveness probe failed", at=CLASS),
+        ),
+        explains=("pod.crash-loop", "pod.error-exit", "net.*"),
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.probe-readiness",
+        component="kubelet",
+        title="Readiness probe failed",
+        cause="The container runs and says that it is not ready yet.",
+        remedy=(
+            "kubectl logs -n {namespace} {pod} --all-containers --tail=50",
+            "kubectl describe pod -n {namespace} {pod}",
+        ),
+        signs=(
+            seen("event", "readiness probe failed", reason="Unhealthy", at=CLASS),
+            said("readiness probe failed", at=CLASS),
+            said("startup probe failed", at=CLASS),
+        ),
+        transient=True,
+        explains=("net.*",),
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.crash-loop",
+        component="kubelet",
+        title="CrashLoopBackOff",
+        cause="Container {container} ends soon after each start; why is in its own log.",
+        remedy=(
+            "kubectl logs -n {namespace} {pod} -c {container} --previous",
+            "kubectl describe pod -n {namespace} {pod}",
+        ),
+        signs=(
+            seen("container", reason="CrashLoopBackOff", at=SYMPTOM),
+            seen(
+                "event",
+                "restarting failed container",
+                r"container (?P<container>[\w-]{1,63}) in pod",
+                SYMPTOM,
+                reason="BackOff",
+            ),
+            said("crashloopbackoff", at=SYMPTOM),
+            said(
+                "back-off restarting failed container",
+                r"container (?P<container>[\w-]{1,63}) in pod (?P<pod>[\w.-]{1,253})_(?P<namespace>[\w-]{1,63})\(",
+                SYMPTOM,
+            ),
+            said("back-off restarting failed container", at=SYMPTOM),
+            said(
+                "restarting failed container=",
+                r"container=(?P<container>[\w-]{1,63}) pod=(?P<pod>[\w.-]{1,253})_(?P<namespace>[\w-]{1,63})\(",
+                SYMPTOM,
+            ),
+        ),
+        explains=("pod.error-exit", "pod.unready"),
+        defaults={**_DEFAULTS, "container": ""},
+    ),
+    Fault(
+        id="pod.error-exit",
+        component="kubelet",
+        title="container terminated with Error",
+        cause="Container {container} ended with an error; why is in its own log.",
+        remedy=_LOOK,
+        signs=(
+            seen("container", state="terminated", reason="Error", at=SYMPTOM - 5),
+            seen("pod", phase="Failed", at=SYMPTOM - 5),
+        ),
+        explains=("pod.unready",),
+        defaults={**_DEFAULTS, "container": ""},
+    ),
+    Fault(
+        id="pod.evicted",
+        component="kubelet",
+        title="Evicted",
+        cause="The kubelet evicted the pod: {why}",
+        remedy=("kubectl describe pod -n {namespace} {pod}", "df -h", "kubectl describe nodes | grep -A8 Conditions"),
+        signs=(
+            seen("pod", pattern=r"(?P<why>.{1,200})", reason="Evicted"),
+            seen("event", pattern=r"(?P<why>.{1,200})", reason="Evicted"),
+            said("evicted", r"\bEvicted\b\s.{0,60}?(?P<why>(?:Pod|The node|Container) .{1,200})?", CLASS),
+            said("ephemeral local storage usage exceeds", r"(?P<why>.{0,100}exceeds.{0,100})", NAMED),
+        ),
+        defaults={**_DEFAULTS, "why": "the node was short of a resource"},
+        explains=("pod.error-exit",),
+    ),
+    Fault(
+        id="pod.devices-unavailable",
+        component="kubelet",
+        title="UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable",
+        cause="The kubelet could not give the pod its devices: more {resource} were asked for than are free, or the "
+        "device plugin restarted. A pod "
+        "with nodeName set (a reservation pod) passes every scheduler and only fails here.",
+        remedy=(
+            "kubectl describe node | grep -A6 Allocated",
+            "kubectl get pods -A -o wide",
+            "kubectl delete pod -n {namespace} {pod}",
+        ),
+        signs=(
+            said(
+                "requested number of devices unavailable",
+                r"devices unavailable for (?P<resource>[\w./-]{1,100})",
+                EXACT,
+            ),
+            said("no healthy devices present", r"unhealthy devices (?P<resource>[\w./-]{1,100})", EXACT),
+            seen("pod", reason="UnexpectedAdmissionError"),
+            seen("event", reason="UnexpectedAdmissionError"),
+            said("unexpectedadmissionerror", at=NAMED),
+        ),
+        defaults={**_DEFAULTS, "resource": "devices"},
+        explains=("pod.error-exit",),
+    ),
+    Fault(
+        id="pod.out-of-resource",
+        component="kubelet",
+        title="OutOfcpu / OutOfmemory / OutOfnvidia.com/gpu: Node didn't have enough resource",
+        cause="The kubelet refused the pod: the node has not enough {resource}. The pod was put on the node without "
+        "asking a scheduler.",
+        remedy=("kubectl describe node | grep -A8 Allocated", "Ask for less, or remove nodeName from the pod"),
+        signs=(
+            said("didn't have enough resource:", r"enough resource: (?P<resource>[\w./-]{1,100})", EXACT),
+            seen("pod", reason=("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfnvidia.com/gpu")),
+        ),
+        explains=("pod.error-exit",),
+    ),
+    Fault(
+        id="pod.config-missing",
+        component="kubelet",
+        title='CreateContainerConfigError: configmap "..." not found',
+        cause="The container refers to {object_kind} {object} that is not there, or to a key that it does not have.",
+        remedy=("kubectl get configmaps,secrets -n {namespace}", "kubectl describe pod -n {namespace} {pod}"),
+        signs=(
+            seen(
+                "container",
+                pattern=r'(?P<object_kind>configmap|secret) "(?P<object>[^"]{1,253})" not found',
+                reason="CreateContainerConfigError",
+            ),
+            seen("container", reason="CreateContainerConfigError", at=CLASS),
+            said("not found", r'error: (?P<object_kind>configmap|secret) "(?P<object>[^"]{1,253})" not found', NAMED),
+            said("createcontainerconfigerror", at=CLASS),
+            said("couldn't find key", r"find key (?P<object>\S{1,253}) in (?P<object_kind>ConfigMap|Secret)", NAMED),
+        ),
+        defaults={**_DEFAULTS, "object_kind": "a ConfigMap or Secret", "object": ""},
+    ),
+    Fault(
+        id="pod.spec-generation",
+        component="containerd",
+        title="failed to generate container spec: lstat /var/lib/nvml-mock/driver/dev/...: no such file or directory",
+        cause="containerd was told to pass a device or file that is gone from the node: {path}. The mock was "
+        "removed or restarted under the device plugin.",
+        remedy=(
+            "kubectl rollout restart -n kube-system daemonset/nvidia-device-plugin-mock",
+            "kubectl get pods -A -o wide | grep -e nvml-mock -e device-plugin",
+        ),
+        signs=(
+            said(
+                "failed to generate spec",
+                r"failed to generate spec: (?:lstat|stat) (?P<path>\S{1,200}): no such file",
+                EXACT,
+            ),
+            said("createcontainererror", at=CLASS),
+            seen("container", reason="CreateContainerError", at=CLASS),
+        ),
+        transient=True,
+        defaults={"path": "see the evidence"},
+    ),
+    Fault(
+        id="pod.runtime-handler",
+        component="containerd",
+        title='failed to get sandbox runtime: no runtime for "..." is configured',
+        cause="The pod's RuntimeClass names the handler {handler}, and containerd on the node has no runtime of "
+        "that name. The lab's RuntimeClass "
+        "nvidia uses a handler that every containerd has (runc).",
+        remedy=(
+            "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler",
+            "kubectl delete runtimeclass nvidia",
+            "kubectl apply -f manifests/",
+        ),
+        signs=(
+            said("no runtime for", r'no runtime for "(?P<handler>[^"]{1,100})" is configured', EXACT),
+            said("runtimehandler", r'RuntimeHandler "(?P<handler>[^"]{1,100})" not supported', EXACT),
+        ),
+        explains=("pod.sandbox",),
+    ),
+    Fault(
+        id="pod.sandbox",
+        component="containerd",
+        title="FailedCreatePodSandBox",
+        cause="The node could not make the pod's sandbox: its network plugin or its runtime is not in order.",
+        remedy=(
+            "kubectl describe pod -n {namespace} {pod}",
+            "kubectl get pods -n kube-system",
+            "docker exec kai-hami-test-control-plane journalctl -u containerd -n 50",
+        ),
+        signs=(
+            seen("event", reason="FailedCreatePodSandBox", at=CLASS),
+            said("failedcreatepodsandbox", at=CLASS),
+            said("failed to create pod sandbox", at=CLASS),
+            said("cni plugin not initialized", at=NAMED),
+        ),
+        transient=True,
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.mount-waiting",
+        component="kubelet",
+        title="MountVolume.SetUp failed: failed to sync secret cache: timed out waiting for the condition",
+        cause="The kubelet had not yet read the Secret or ConfigMap when the pod started; it tries again within a "
+        "second.",
+        remedy=("Nothing to do",),
+        signs=(
+            seen("event", "failed to sync", reason="FailedMount", at=NAMED + 5),
+            said("mountvolume.setup failed", r"failed to sync (?:secret|configmap) cache", NAMED + 5),
+        ),
+        nature=Nature.HARMLESS,
+        transient=True,
+        explains=("kubectl.wait-timeout",),
+    ),
+    Fault(
+        id="pod.mount",
+        component="kubelet",
+        title="FailedMount: MountVolume.SetUp failed for volume",
+        cause="Volume {volume} cannot be mounted: {why}",
+        remedy=("kubectl describe pod -n {namespace} {pod}", "kubectl get configmaps,secrets -n {namespace}"),
+        signs=(
+            seen("event", pattern=r'volume "(?P<volume>[^"]{1,253})" : (?P<why>.{1,200})', reason="FailedMount"),
+            said("mountvolume.setup failed", r'volume "(?P<volume>[^"]{1,253})" : (?P<why>.{1,200})', NAMED),
+            said("unable to attach or mount volumes", at=CLASS),
+        ),
+        defaults={**_DEFAULTS, "volume": "of the pod", "why": "see the evidence"},
+    ),
+    Fault(
+        id="pod.gpus-insufficient",
+        component="kube-scheduler",
+        title="0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
+        cause="The default scheduler finds no node with that many free whole GPUs. Pods of this lab belong to "
+        "kai-scheduler (spec.schedulerName).",
+        remedy=(
+            "kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu",
+            "kubectl describe node | grep -A8 Allocated",
+            "kubectl get pod -n {namespace} {pod} -o jsonpath='{.spec.schedulerName}'",
+        ),
+        signs=(said("insufficient nvidia.com/gpu", at=EXACT),),
+        explains=("pod.unschedulable",),
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.node-starting",
+        component="kube-scheduler",
+        title="node(s) had untolerated taint {node.kubernetes.io/not-ready}",
+        cause="The node is not Ready yet; the pod goes on as soon as it is.",
+        remedy=("kubectl get nodes -w", "kubectl describe nodes | grep -A8 Conditions"),
+        signs=(
+            said("node.kubernetes.io/not-ready", r"(?:taint \{?|^Taints:\s{1,40})node\.kubernetes\.io", NAMED),
+            said("node.kubernetes.io/unreachable", r"(?:taint \{?|^Taints:\s{1,40})node\.kubernetes\.io", NAMED),
+        ),
+        nature=Nature.HARMLESS,
+        transient=True,
+        explains=("pod.unschedulable",),
+    ),
+    Fault(
+        id="pod.unschedulable",
+        component="kube-scheduler",
+        title="FailedScheduling: 0/1 nodes are available",
+        cause="The default scheduler finds no node for the pod: {why}",
+        remedy=("kubectl describe pod -n {namespace} {pod}", "kubectl describe nodes"),
+        signs=(
+            said("nodes are available:", r"\d+/\d+ nodes are available: (?P<why>.{1,200})", CLASS),
+            seen("event", reason="FailedScheduling", at=CLASS - 5),
+            seen("condition", type="PodScheduled", reason="Unschedulable", at=SYMPTOM),
+        ),
+        defaults={**_DEFAULTS, "why": "see the evidence"},
+    ),
+    Fault(
+        id="pod.failed-create",
+        component="kubernetes",
+        title="FailedCreate: Error creating: pods ... is forbidden",
+        cause="A controller may not make its pods: {why}",
+        remedy=("kubectl get events -A --field-selector reason=FailedCreate",),
+        signs=(
+            seen("event", pattern=r"error creating: (?P<why>.{1,250})", reason="FailedCreate", at=CLASS),
+            said("error creating: pods", r"(?P<why>pods .{1,250})", CLASS),
+        ),
+        defaults={"why": "see the evidence"},
+    ),
+    Fault(
+        id="node.not-ready",
+        component="kubernetes",
+        title="Node is not ready / NetworkReady=false reason:NetworkPluginNotReady",
+        cause="The node {node} is not Ready: {why}",
+        remedy=(
+            "kubectl describe node {node}",
+            "kubectl get pods -n kube-system -o wide",
+            "docker exec {node} journalctl -u kubelet --no-pager -n 50",
+        ),
+        signs=(
+            seen("condition", pattern=r"(?P<why>.{1,250})", type="Ready", object_kind="Node", at=NAMED),
+            said("networkpluginnotready", at=NAMED),
+            said("container runtime network not ready", at=NAMED),
+            said("kubelet stopped posting node status", at=NAMED),
+            said("node is not ready", at=CLASS),
+        ),
+        transient=True,
+        defaults={"node": "kai-hami-test-control-plane", "why": "see its conditions"},
+        explains_all=("pod.node-starting", "pod.unschedulable", "pod.sandbox"),
+    ),
+    Fault(
+        id="workload.none-wanted",
+        component="kubernetes",
+        title="DaemonSet: desired number of nodes scheduled: 0",
+        cause="The {workload} {name} wants no pod at all: no node carries the label it selects, or the taint of a "
+        "control-plane is not tolerated.",
+        remedy=(
+            "kubectl get {workload} -n {namespace} {name} -o jsonpath='{.spec.template.spec.nodeSelector}'",
+            "kubectl get nodes --show-labels",
+            "kubectl label node kai-hami-test-control-plane nvidia.com/gpu.present=true",
+        ),
+        signs=(
+            seen("workload", state="none_wanted", object_kind="DaemonSet"),
+            said("desired number of nodes scheduled: 0", at=NAMED),
+        ),
+        links=(
+            "https://github.com/NVIDIA/k8s-test-infra/issues/505",
+            "https://github.com/NVIDIA/k8s-test-infra/pull/534",
+        ),
+        defaults={**_DEFAULTS, "workload": "daemonset"},
+    ),
+    Fault(
+        id="workload.not-ready",
+        component="kubernetes",
+        title="Deployment does not have minimum availability",
+        cause="The {workload} {name} has not all its pods ready.",
+        remedy=("kubectl get pods -n {namespace} -o wide", "kubectl describe {workload} -n {namespace} {name}"),
+        signs=(
+            seen("workload", state="not_ready", at=GENERIC),
+            said("minimumreplicasunavailable", at=GENERIC),
+            said("deadline exceeded progressing", at=SYMPTOM),
+            said("progressdeadlineexceeded", at=SYMPTOM),
+            said("does not have minimum availability", at=GENERIC),
+        ),
+        transient=True,
+        defaults={**_DEFAULTS, "workload": "deployment"},
+    ),
+    Fault(
+        id="workload.job-failed",
+        component="kubernetes",
+        title="Job has reached the specified backoff limit (BackoffLimitExceeded)",
+        cause="The Job {name} failed as often as it may; why is in the log of its pod.",
+        remedy=("kubectl logs -n {namespace} job/{name}", "kubectl describe job -n {namespace} {name}"),
+        signs=(
+            seen("workload", state="failed", object_kind="Job", at=SYMPTOM + 10),
+            said("backofflimitexceeded", at=CLASS),
+            said("reached the specified backoff limit", at=CLASS),
+        ),
+        defaults=_DEFAULTS,
+    ),
+    Fault(
+        id="pod.unready",
+        component="kubelet",
+        title="containers with unready status",
+        cause="Pod {pod} is not ready; its containers tell why.",
+        remedy=_LOOK,
+        signs=(
+            seen("condition", type=("Ready", "ContainersReady"), object_kind="Pod", at=GENERIC),
+            said("containers with unready status", at=GENERIC),
+        ),
+        transient=True,
+        defaults=_DEFAULTS,
+    ),
+)

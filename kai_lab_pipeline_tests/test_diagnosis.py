@@ -1,0 +1,226 @@
+"""Every known fault is recognised by its real words, comes first, and its answer names real things."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from kai_lab_pipeline.lab.diagnosis import Nature, diagnose_objects, diagnose_text
+from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
+from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
+from kai_lab_pipeline.lab.diagnosis.model import Fact, filled
+from kai_lab_pipeline_tests.fault_samples import diagnosis_of, recorded, samples
+
+BY_ID = {fault.id: fault for fault in FAULTS}
+STRUCTURAL = {
+    "name", "namespace", "pod", "node", "queue", "deployment", "daemonset", "object_kind", "container", "image",
+    "field", "release", "revision", "workload", "crossing",
+}  # fmt: skip
+"""Names that facts bring along, whatever a pattern finds."""
+
+
+@pytest.mark.parametrize(("recording", "fault", "text"), recorded(), ids=lambda value: str(value)[:60])
+def test_a_recorded_text_leads_to_its_fault(recording: str, fault: str, text: str) -> None:
+    found = diagnose_text(text)
+    assert (found.best.id if found.best else "-") == fault, recording
+
+
+@pytest.mark.parametrize(("fault", "sample"), samples(), ids=lambda value: str(value)[:60])
+def test_the_right_fault_comes_first_for_every_sample(fault: str, sample: Any) -> None:
+    found = diagnosis_of(sample)
+    assert [cause.id for cause in found.all][:1] == [fault]
+    assert found.all[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("fault", "sample"), [row for row in samples() if isinstance(row[1], str)], ids=lambda value: str(value)[:60]
+)
+def test_a_sample_is_still_first_between_lines_of_a_healthy_log(fault: str, sample: str) -> None:
+    healthy = "\n".join(f"2026-11-30T00:00:{second:02d}Z INFO reconciled default-queue" for second in range(40))
+    found = diagnose_text(f"{healthy}\n{sample}\n{healthy}")
+    assert [cause.id for cause in found.all][:1] == [fault]
+
+
+def test_every_fault_has_real_words_somewhere() -> None:
+    covered = {fault for _, fault, _ in recorded()} | {fault for fault, _ in samples()}
+    # What a whole bundle has to show is tested on bundles.
+    assert set(BY_ID) - covered == {"boundary.crossing-broken"}
+    assert covered - set(BY_ID) == {"-"}
+
+
+def test_ids_and_anchors_are_unique() -> None:
+    assert len(BY_ID) == len(FAULTS)
+    assert len({fault.anchor for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_fault_says_what_why_and_what_to_do(fault: Any) -> None:
+    assert re.fullmatch(r"[a-z]+\.[a-z0-9-]+", fault.id)
+    assert all((fault.title, fault.component, fault.remedy, fault.signs))
+    assert fault.cause[-1] in ".}"
+    assert all(link.startswith("https://") for link in fault.links)
+    for pattern in (*fault.explains, *fault.explains_all):
+        known = [id_ for id_ in BY_ID if id_ == pattern or (pattern.endswith("*") and id_.startswith(pattern[:-1]))]
+        assert known, f"{fault.id} explains {pattern}, which is no fault"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_every_place_in_a_remedy_can_be_filled(fault: Any) -> None:
+    given = set(fault.defaults) | STRUCTURAL
+    for sign in fault.signs:
+        given |= set(sign.pattern.groupindex) if sign.pattern else set()
+    wanted = set(re.findall(r"\{([a-z_]+)\}", " ".join((fault.cause, *fault.remedy))))
+    assert wanted <= given
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_sign_has_words_to_search_for_or_a_structure(fault: Any) -> None:
+    for sign in fault.signs:
+        assert sign.needle == sign.needle.lower()
+        assert sign.kind or len(sign.needle) >= 4
+        if sign.pattern:
+            # Only bounded wildcards: a pattern runs on one line, and must not try every split of it.
+            assert not re.search(r"(?<!\\)\.[*+]", re.sub(r"\(\?!.*?\)", "", sign.pattern.pattern))
+
+
+def test_real_names_stand_in_the_remedy() -> None:
+    [cause] = diagnose_text('Error: UPGRADE FAILED: "nv10" has no deployed releases').causes
+    assert "helm uninstall nv10 -n NAMESPACE" in cause.remedy
+    cause = diagnose_objects(
+        [
+            {
+                "kind": "Event",
+                "type": "Warning",
+                "reason": "Unschedulable",
+                "involvedObject": {"kind": "Pod", "namespace": "team-a", "name": "train"},
+                "message": "QueueDoesNotExist: Queue 'nope' does not exist.",
+            }
+        ]
+    ).causes[0]
+    assert "kubectl get pod -n team-a train -L kai.scheduler/queue" in cause.remedy
+    assert "'nope'" in cause.evidence[0]
+    assert "nope" in cause.cause
+
+
+def test_a_command_of_the_text_gives_its_namespace_and_release() -> None:
+    text = "$ helm install web ./web -n team-b --wait\nError: INSTALLATION FAILED: context deadline exceeded\n"
+    [cause] = diagnose_text(text).causes
+    assert any("web" in step and "team-b" in step for step in cause.remedy)
+
+
+def test_names_from_a_hostile_text_are_quoted_in_commands() -> None:
+    assert filled("kubectl get pod {pod}", {"pod": "x; rm -rf ~"}, command=True) == "kubectl get pod 'x; rm -rf ~'"
+    assert filled("kubectl get pod {pod}", {}, command=True) == "kubectl get pod <pod>"
+
+
+def test_the_most_specific_sign_of_a_line_wins() -> None:
+    line = (
+        'Internal error occurred: failed calling webhook "queue-validation.kai.scheduler": failed to call webhook: '
+        'Post "https://queue-controller.kai-scheduler.svc:443/x": dial tcp 10.96.1.1:443: connect: connection refused'
+    )
+    assert [cause.id for cause in diagnose_text(line).all] == ["kai.queue-webhook-down"]
+
+
+def test_several_causes_are_ranked_best_first() -> None:
+    found = diagnose_text("write /x: no space left on device\nError: INSTALLATION FAILED: context deadline exceeded")
+    assert {cause.id for cause in found.causes} == {"docker.no-space", "helm.wait-timeout"}
+    specificities = [cause.specificity for cause in found.causes]
+    assert specificities == sorted(specificities, reverse=True)
+
+
+def test_a_symptom_is_dropped_only_for_the_same_pod() -> None:
+    def container(pod: str, reason: str) -> Fact:
+        return Fact("container", "", f"Pod {pod}: {reason}", {"reason": reason}, {"namespace": "n", "pod": pod})
+
+    same = diagnose([container("a", "OOMKilled"), container("a", "CrashLoopBackOff")])
+    assert [cause.id for cause in same.causes] == ["pod.oom"]
+    other = diagnose([container("a", "OOMKilled"), container("b", "CrashLoopBackOff")])
+    assert [cause.id for cause in other.causes] == ["pod.oom", "pod.crash-loop"]
+
+
+def test_an_unknown_text_says_so_and_what_was_looked_at() -> None:
+    found = diagnose_text("all is quiet\nnothing to see\n")
+    assert not found.known
+    assert found.to_json() == {"known": False, "causes": []}
+    assert found.looked_at == ("3 lines of text",)
+
+
+def test_healthy_objects_say_nothing() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": {"note": "CrashLoopBackOff OOMKilled"}},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [
+                {"name": "c", "ready": True, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+            ],
+        },
+    }
+    assert not diagnose_objects([{"kind": "List", "items": [pod]}]).known
+
+
+def test_the_boundary_is_expected_and_not_a_fault() -> None:
+    found = diagnose_text("Error while running the app: unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND")
+    assert not found.causes
+    assert [cause.nature for cause in found.expected] == [Nature.EXPECTED]
+    assert "expected boundary" in found.expected[0].cause
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "\x1b[31mError: release: not found\x1b[0m",
+        "Error: release: not found\r\n",
+        "ошибка: 错误 \u202eError: release: not found\u2069 ✗",
+        '{"error": "Error: release: not found", "half',
+        '["Error: release: not found"]',
+        "\ufeffError: RELEASE: NOT FOUND",
+        "\x00\x01\x02Error: release: not found\ud800",
+    ],
+)
+def test_colours_line_ends_letters_and_broken_json_do_not_matter(wrapped: str) -> None:
+    found = diagnose_text(wrapped)
+    assert found.best is not None
+    assert found.best.id == "helm.release-missing"
+    assert all(line.isprintable() or "\ud800" in line for line in found.best.evidence)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t", "{", "[" * 100_000, '{"a":' * 5_000, "null", "{}", "[]", "\x00" * 1000])
+def test_nothing_in_means_nothing_known(text: str) -> None:
+    assert not diagnose_text(text).known
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [None], {"kind": 3}, {"kind": "Pod"}, {"kind": "Pod", "status": []}])
+def test_odd_objects_are_no_trouble(value: Any) -> None:
+    assert not diagnose_objects([value]).known
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        " ",
+        'failed calling webhook "' + "x" * 180 + '" https://a',
+        'Get "https://x/v2/' + "a" * 500 + " ",
+        "connection refused\n",
+        "annotationKeys=gpu-fraction|gpu-memory ",
+        "错",
+        "\\",
+        "\x1b]",
+        '{"kind":"Pod"}',
+    ],
+)
+def test_megabytes_of_anything_are_read_in_linear_time(unit: str) -> None:
+    def seconds(size: int) -> float:
+        text = (unit * (size // len(unit) + 1))[:size]
+        start = time.process_time()
+        diagnose_text(text)
+        return time.process_time() - start
+
+    small, large = seconds(250_000), seconds(2_000_000)
+    # Eight times the text: a quadratic reader would need 64 times the time.
+    assert large < 30 * small + 0.5
