@@ -40,8 +40,10 @@ async def assemble(sim: Sim) -> None:
     node = Node(sim)
     kubelet = Kubelet(sim, node)
     certificates = sim.state_dir / "certificates"
-    kubelet_server = LocalServer(KubeletApp(kubelet), certificates=certificates)
-    webhook_server = LocalServer(WebhookApp(sim), certificates=certificates if sim.options.webhook_url_mode else None)
+    ports = sim.state_dir / "ports"
+    kubelet_server = LocalServer(KubeletApp(kubelet), ports / "kubelet", certificates=certificates)
+    tls = certificates if sim.options.webhook_url_mode else None
+    webhook_server = LocalServer(WebhookApp(sim), ports / "webhooks", certificates=tls)
     controllers: list[Controller] = [
         DefaultScheduler(sim),
         Endpoints(sim, webhook_server),

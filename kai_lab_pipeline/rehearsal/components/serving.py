@@ -23,13 +23,38 @@ class _Server(uvicorn.Server):
         yield
 
 
-class LocalServer:
-    """One ASGI application on a free port of 127.0.0.1."""
+def _listen(remembered: Path) -> socket.socket:
+    """A socket on the port of last time if it is free, else on another: what points here stays true over a restart."""
+    try:
+        last = int(remembered.read_text())
+    except (OSError, ValueError):
+        last = 0
+    for port in (last, 0):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            listener.close()
+            if not port:
+                raise
+        else:
+            listener.listen(128)
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            remembered.write_text(str(listener.getsockname()[1]))
+            return listener
+    raise OSError("no free port on 127.0.0.1")
 
-    def __init__(self, app: Any, *, certificates: Path | None = None) -> None:
-        """With `certificates` (a folder for certificate and key) it serves HTTPS, else HTTP."""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.bind(("127.0.0.1", 0))
+
+class LocalServer:
+    """One ASGI application on a port of 127.0.0.1."""
+
+    def __init__(self, app: Any, remembered: Path, *, certificates: Path | None = None) -> None:
+        """Serves HTTPS with `certificates` (a folder for certificate and key), else HTTP.
+
+        `remembered` is the file that keeps the port for the next start.
+        """
+        self._socket = _listen(remembered)
         self.port: int = self._socket.getsockname()[1]
         self.tls = certificates is not None
         self.certificate = b""
