@@ -48,7 +48,7 @@ def kubeconfig(place: Workplace, **user: Any) -> Path:
 def backend(place: Workplace, **overrides: Any) -> ContextBackend:
     options = {"lab__backend": "context", "lab__context": "lab"} | overrides
     lab = ContextBackend(place.settings(**options), pause=lambda seconds: None)
-    lab.tools = QuickTools(lab.tools.registry, lab.tools.transcripts)
+    lab.use(QuickTools(lab.tools.registry, lab.tools.transcripts))
     return lab
 
 

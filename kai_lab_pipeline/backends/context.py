@@ -28,6 +28,7 @@ from kai_lab_pipeline.backends.owner import (
 from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox, user_kubeconfig
 from kai_lab_pipeline.clients.docker import Docker, full_name
+from kai_lab_pipeline.clients.helm import Helm
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.kubeconfig import check_plugin, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, NotFound
@@ -48,10 +49,14 @@ class ContextBackend:
     def __init__(self, settings: Settings, *, pause: Callable[[float], None] = time.sleep) -> None:
         self._settings = settings
         self._pause = pause
-        self.tools = lab_toolbox(settings)
-        """Runs the command lines; its `transcripts` is where their whole output is kept."""
         self._kubeconfig = settings.lab_dir / "kubeconfig"
         self._inventory = Inventory(settings)
+        self.use(lab_toolbox(settings))
+
+    def use(self, tools: Toolbox) -> None:
+        """Run the command lines with `tools`; its `transcripts` is where their whole output is kept."""
+        self.tools = tools
+        self._helm: Helm | None = None
 
     @property
     def name(self) -> BackendName:
@@ -60,6 +65,10 @@ class ContextBackend:
     @property
     def time_scale(self) -> float:
         return 1.0
+
+    @property
+    def makes_cluster(self) -> bool:
+        return False
 
     def kubeconfig_hint(self) -> Path:
         return self._kubeconfig
@@ -233,7 +242,9 @@ class ContextBackend:
         return Cluster(self._kubeconfig, self._context())
 
     def _releases(self, cluster: Cluster) -> Releases:
-        return Releases(lab_helm(self._settings, self.tools.run, cluster), cluster, pause=self._pause)
+        if self._helm is None:
+            self._helm = lab_helm(self._settings, self.tools.run, cluster)
+        return Releases(self._helm, cluster, pause=self._pause)
 
     def _own_mark(self, cluster: Cluster) -> Mark:
         mark = read_mark(cluster)

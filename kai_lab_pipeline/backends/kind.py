@@ -50,6 +50,7 @@ class KindBackend:
         self._docker = Docker(tools.run)
         self._kind = Kind(tools.run)
         self._images = ImageProvider(self._settings, tools.run, self._docker, self._kind)
+        self._helm = lab_helm(self._settings, tools.run, self._cluster())
 
     @property
     def name(self) -> BackendName:
@@ -58,6 +59,10 @@ class KindBackend:
     @property
     def time_scale(self) -> float:
         return 1.0
+
+    @property
+    def makes_cluster(self) -> bool:
+        return True
 
     def kubeconfig_hint(self) -> Path:
         return self._kubeconfig
@@ -124,7 +129,7 @@ class KindBackend:
 
     def _releases(self) -> Releases:
         cluster = self.connect()
-        return Releases(lab_helm(self._settings, self.tools.run, cluster), cluster, pause=self._pause)
+        return Releases(self._helm, cluster, pause=self._pause)
 
     def _check_version(self) -> None:
         version = self._kind.version()

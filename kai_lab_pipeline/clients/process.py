@@ -40,7 +40,7 @@ class Toolbox:
     registry: Path
     """Folder with one small file per running command."""
     transcripts: Path | None = None
-    """Folder in which the whole output of each command is kept, redacted; None keeps nothing."""
+    """Folder for the whole output, redacted, of each command that is followed by a log or fails; None keeps nothing."""
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _closed: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -104,7 +104,8 @@ class Toolbox:
                 self._keep(self._ended(process, ours, registration, streams, command, started), "interrupted")
             raise
         outcome = self._ended(process, ours, registration, streams, command, started)
-        self._keep(outcome, "stopped at its deadline" if streams.timed_out else f"exit code {outcome.exit_code}")
+        if log is not None or streams.timed_out or outcome.exit_code != 0:  # a question that was answered is no news
+            self._keep(outcome, "stopped at its deadline" if streams.timed_out else f"exit code {outcome.exit_code}")
         if self._closed.is_set():
             raise LabError("Stopped while it was running", where=command_line(command), next_step="Run it again.")
         if streams.timed_out:
