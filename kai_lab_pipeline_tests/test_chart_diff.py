@@ -107,6 +107,11 @@ def test_a_value_that_templates_still_read_is_not_dead(template: str, fate: Valu
     assert len(diff.dead_values) == (fate is ValueFate.GONE)
 
 
+def test_a_chart_without_any_values_has_no_free_part() -> None:
+    diff = compare_charts(chart("a", {}), chart("b", {}), {"x": 1})
+    assert [one.fate for one in diff.values] == [ValueFate.NEVER_THERE]
+
+
 def test_a_null_default_is_there() -> None:
     diff = compare_charts(chart("a", VALUES), chart("b", {**VALUES, "global": {"gpuSharing": None}}), OURS)
     assert diff.values == ()

@@ -361,3 +361,40 @@ def test_a_nightly_survives_json() -> None:
     assert Nightly.from_json(last.to_json()) == last
     with pytest.raises(ValueError, match="started_at"):
         Nightly.from_json({"started_at": 7})
+
+
+def test_half_a_verdict_of_a_lost_night_does_not_count() -> None:
+    half = record(KAI_18, [7], night=1, infrastructure="the node went away")
+    matrix = build_matrix([record({}), record(KAI_18), half, record(KAI_18, night=2)], PINNED)
+    assert cell(matrix, KAI_18, 7).kind is Kind.HELD
+    assert cell(matrix, KAI_18, 7).since == FIRST_NIGHT
+
+
+def test_a_crossing_that_was_set_up_and_is_broken_is_a_failure() -> None:
+    crossed = record(KAI_18, [8], boundary=Boundary.CROSSED, crossing="toolkit")
+    assert cell(build_matrix([record({}), crossed], PINNED), KAI_18, 8).kind is Kind.REGRESSION
+
+
+def test_lanes_are_told_apart_when_looking_for_the_guilty() -> None:
+    history = [
+        record({}),
+        record(KAI_18, [7]),
+        record(KAI_18, lane=Lane.UPGRADE),
+        record(MOCK_4),
+        record(MOCK_4, lane=Lane.UPGRADE),
+        record(KAI_18 | MOCK_4, [7]),
+        record(KAI_18 | MOCK_4, [7], lane=Lane.UPGRADE),
+    ]
+    found = cell(build_matrix(history, PINNED), KAI_18 | MOCK_4, 7, Lane.UPGRADE)
+    assert found.sentence.startswith("Only the combination of")
+
+
+def test_an_older_version_on_the_other_lane_is_not_the_last_good_one() -> None:
+    history = [record({}), record(KAI_17_2, lane=Lane.UPGRADE), record(KAI_18, [7])]
+    assert str(cell(build_matrix(history, PINNED), KAI_18, 7).last_good) == "kai_scheduler v0.17.0"
+
+
+def test_a_set_that_the_night_took_on_and_did_not_reach_is_not_evaluated() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [7], night=0)], PINNED)
+    summary = morning_summary(matrix, now=NOW, last=night(KAI_18), next_at=None)
+    assert (summary.broken, summary.not_evaluated) == ((), (version_set(PINNED, KAI_18).key,))
