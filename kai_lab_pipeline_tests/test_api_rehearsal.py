@@ -52,10 +52,19 @@ def test_plain_and_tls_are_one_server(rehearsal_server: process.ServerHandle, ap
     assert plain == api.get("/api/v1/namespaces/default")
 
 
-def test_protobuf_is_refused_in_a_status(api: Api) -> None:
+def protobuf(kind: str, raw: bytes) -> bytes:
+    """A message in the envelope Kubernetes puts around it."""
+    names = b"\x0a\x02v1\x12" + bytes([len(kind)]) + kind.encode()
+    return b"k8s\0\x0a" + bytes([len(names)]) + names + b"\x12" + bytes([len(raw)]) + raw
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(protobuf("Pod", b""), 415), (b"k8s\0", 400), (b"nonsense", 400), (protobuf("ConfigMap", b"\x0a\x09\x0a"), 400)],
+)
+def test_protobuf_that_cannot_be_read(api: Api, body: bytes, code: int) -> None:
     headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
-    answer = api.http.post(CONFIGMAPS, content=b"k8s\0", headers=headers)
-    assert refusal(answer)[:2] == (415, "UnsupportedMediaType")
+    assert refusal(api.http.post(CONFIGMAPS, content=body, headers=headers))[0] == code
 
 
 def test_versions_of_the_future(api: Api) -> None:

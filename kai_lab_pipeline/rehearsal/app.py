@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from urllib.parse import parse_qsl
 
-from kai_lab_pipeline.rehearsal.api import discovery, tables, versions
+from kai_lab_pipeline.rehearsal.api import discovery, protobuf, tables, versions
 from kai_lab_pipeline.rehearsal.api.errors import ApiError, Obj, internal, method_not_allowed, unauthorized
 from kai_lab_pipeline.rehearsal.api.lists import ListOptions, Lists
 from kai_lab_pipeline.rehearsal.api.logs import Logs
@@ -109,6 +109,8 @@ class App:
         path, registry = request.path, self.service.registry
         if path == ("version",):
             return json_reply(discovery.VERSION)
+        if path == ("openapi", "v2") and "protobuf" in request.accepted():
+            return Reply(protobuf.empty_openapi_v2(), content_type=protobuf.OPENAPI_V2_MEDIA_TYPE.encode())
         if path == ("openapi", "v2"):
             return json_reply(discovery.openapi_v2(registry))
         if path == ("openapi", "v3"):

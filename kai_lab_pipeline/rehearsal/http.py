@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from kai_lab_pipeline.rehearsal.api import protobuf
 from kai_lab_pipeline.rehearsal.api.errors import Obj, bad_request, unsupported_media_type
 from kai_lab_pipeline.rehearsal.api.service import APPLY_PATCH, DeleteOptions, WriteOptions
 from kai_lab_pipeline.rehearsal.store import encode
@@ -44,7 +45,11 @@ class Request:
                 return yaml.safe_load(self.body)
             except yaml.YAMLError as error:
                 raise bad_request(f"error decoding YAML: {error}") from error
-        if kind and "json" not in kind and "yaml" not in kind and self.method != "DELETE":
+        if kind == protobuf.MEDIA_TYPE:
+            decoded = protobuf.decode(self.body)
+            if decoded is not None:
+                return decoded
+        if kind and "json" not in kind and "yaml" not in kind and self.body:
             raise unsupported_media_type(["application/json", "application/yaml"])
         try:
             return json.loads(self.body)

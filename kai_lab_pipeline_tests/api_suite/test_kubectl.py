@@ -152,3 +152,25 @@ def test_patch_and_replace(run: Kubectl, api: Api, configmaps: str) -> None:
 def test_api_resources(run: Kubectl) -> None:
     listed = {line.split()[0] for line in run("api-resources", "--no-headers").stdout.splitlines()}
     assert {"runtimeclasses", "pods", "deployments", "customresourcedefinitions"} <= listed
+
+
+def test_kinds_that_are_not_there_yet(run: Kubectl) -> None:
+    body = {"apiVersion": "nope.run.ai/v2", "kind": "Queue", "metadata": {"name": "q"}}
+    said = run("apply", "-f", "-", stdin=body, fails=True).stderr
+    assert 'no matches for kind "Queue" in version "nope.run.ai/v2"' in said
+    assert "ensure CRDs are installed first" in said
+
+
+def test_typed_commands(run: Kubectl, api: Api, configmaps: str, namespace: str) -> None:
+    """These send protobuf."""
+    run("create", "configmap", "a", "--from-literal=k=v", "--from-literal=empty=")
+    made = api.get(f"{configmaps}/a")
+    assert made["data"] == {"k": "v", "empty": ""}
+    assert made["metadata"]["managedFields"][0]["manager"] == "kubectl-create"
+    run("create", "secret", "generic", "s", "--from-literal=k=v")
+    assert api.get(f"/api/v1/namespaces/{namespace}/secrets/s")["data"] == {"k": "dg=="}
+    run("create", "serviceaccount", "sa")
+    assert api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/sa")
+    run("create", "namespace", f"{namespace}-b")
+    run("delete", "namespace", f"{namespace}-b")
+    assert run("auth", "can-i", "create", "pods").stdout.strip() == "yes"
