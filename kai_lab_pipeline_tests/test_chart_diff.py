@@ -283,6 +283,7 @@ def tar_of(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
         (tar_of("top/values.yaml", b"a" * (8 * 2**20 + 1)), "larger than any chart"),
         (tar_of("top/templates/a.yaml", b"a" * (32 * 2**20 + 1)), "larger than any chart"),
     ],
+    ids=["empty", "text", "no tar", "no Chart.yaml", "no YAML", "no text", "link", "large file", "large archive"],
 )
 def test_what_is_no_chart(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "x.tgz"
