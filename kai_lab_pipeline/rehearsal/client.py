@@ -5,7 +5,9 @@ It knows nothing of the rehearsal's server: the same calls work against a real k
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -229,28 +231,43 @@ class SyncApi:
         return items
 
 
+def _spare_futile_imports() -> None:
+    """httpcore tries to import sniffio for every lock it makes; where that is absent, Python would search its whole
+    path each time, which costs more than the request. An entry of None makes the import fail at once."""
+    if "sniffio" not in sys.modules and importlib.util.find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+
 class Api:
     """Asynchronous client that acts as one named component."""
 
-    def __init__(self, http: httpx.AsyncClient, component: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, streams: httpx.AsyncClient, component: str) -> None:
         self._http = http
+        self._streams = streams
         self.component = component
 
     @staticmethod
     def connect(url: str, token: str, component: str) -> Api:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(30, read=60)
-        headers = {"Authorization": f"Bearer {token}"}
-        http = httpx.AsyncClient(
-            base_url=url, headers=headers, limits=limits, timeout=timeout, verify=False, trust_env=False
-        )
-        return Api(http, component)
+        _spare_futile_imports()
+
+        def client(limits: httpx.Limits, timeout: httpx.Timeout) -> httpx.AsyncClient:
+            headers = {"Authorization": f"Bearer {token}"}
+            return httpx.AsyncClient(
+                base_url=url, headers=headers, limits=limits, timeout=timeout, verify=False, trust_env=False
+            )
+
+        # Watches have a pool of their own: the pool looks at each of its connections for every request.
+        few = httpx.Limits(max_connections=8, max_keepalive_connections=8)
+        any_number = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        http = client(few, httpx.Timeout(60))
+        return Api(http, client(any_number, httpx.Timeout(60, read=None)), component)
 
     def acting_as(self, component: str) -> Api:
-        """The same connection under another component's name (request header and field manager)."""
-        return Api(self._http, component)
+        """The same connections under another component's name (request header and field manager)."""
+        return Api(self._http, self._streams, component)
 
     async def close(self) -> None:
+        await self._streams.aclose()
         await self._http.aclose()
 
     async def send(self, request: Request) -> Object:
@@ -332,10 +349,7 @@ class Api:
         """Events after `version` until the server ends the stream. Raises ApiError: 410 when the version is too old."""
         params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         headers = {COMPONENT_HEADER: self.component}
-        timeout = httpx.Timeout(30, read=None)
-        async with self._http.stream(
-            "GET", resource.path(), params=params, headers=headers, timeout=timeout
-        ) as response:
+        async with self._streams.stream("GET", resource.path(), params=params, headers=headers) as response:
             if response.status_code >= 400:
                 raise error_of(response.status_code, await response.aread())
             async for line in response.aiter_lines():

@@ -59,8 +59,11 @@ class Binder(KaiController):
             if event is not None:
                 event.set()
             return []
-        shared = GPU_GROUP_LABEL in (pod["metadata"].get("labels") or {})
         gone = self.sim.of("pods").get(namespace, name) is None or finished(pod)
+        if gone:
+            for event in self._changed.values():
+                event.set()
+        shared = GPU_GROUP_LABEL in (pod["metadata"].get("labels") or {})
         return [_CLEANUP] if shared and gone else []
 
     def wake_all(self) -> None:
@@ -147,7 +150,7 @@ class Binder(KaiController):
                 found = await self.ensure(self._reservation(pod, node, group, name))
                 details = {"nodeName": node, "namespace": RESERVATION_NAMESPACE, "name": name}
                 self._log("Successfully created GPU resource reservation pod", details)
-            device = await self._wait_for_device(name, event, self._patience_s(pod))
+            device = await self._wait_for_device(name, event, pod)
             if device is not None:
                 return device
             uid = found["metadata"]["uid"]
@@ -175,12 +178,20 @@ class Binder(KaiController):
         slow = brisk * 2.0 ** min(max(attempts - _BRISK_ATTEMPTS, 0), 20)
         return max(brisk, min(slow, ALLOCATION_TIMEOUT_S))
 
-    async def _wait_for_device(self, name: str, event: asyncio.Event, seconds: float) -> str | None:
-        deadline = asyncio.get_running_loop().time() + seconds
+    async def _wait_for_device(self, name: str, event: asyncio.Event, pod: Object) -> str | None:
+        """The card that the reservation pod found; None when the patience with it is at its end.
+
+        Once the pod it is for is gone, no more than the rehearsal's pace is waited.
+        """
+        loop = asyncio.get_running_loop()
+        start, patience = loop.time(), self._patience_s(pod)
         while True:
             found = self.pods.get(RESERVATION_NAMESPACE, name)
             device = ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESERVED_INDEX)
-            left = deadline - asyncio.get_running_loop().time()
+            current = self.pods.get(*key_of(pod))
+            if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
+                patience = self.sim.seconds(ALLOCATION_TIMEOUT_S)
+            left = start + patience - loop.time()
             if device or left <= 0:
                 return device or None
             event.clear()

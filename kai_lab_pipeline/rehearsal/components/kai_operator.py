@@ -45,6 +45,7 @@ class Operator(KaiController):
         self.configs = self.watch("configs", lambda obj: [("Config", obj["metadata"]["name"])])
         self.shards = self.watch("schedulingshards", lambda obj: [("SchedulingShard", obj["metadata"]["name"])])
         self.watch("deployments", self._owner_keys)
+        self._rendered: tuple[tuple[str, str], list[Object]] | None = None
 
     def _owner_keys(self, obj: Object) -> list[Key]:
         if obj["metadata"].get("namespace") != NAMESPACE:
@@ -112,7 +113,7 @@ class Operator(KaiController):
                 return
             await self.sim.sleep(_CONFIG_OPERANDS_S)
         objects = self._operands(config)
-        for obj in [*objects, *await self._webhooks()]:
+        for obj in [*objects, *await self._missing_webhooks()]:
             made = await self._ensure_owned(obj, config)
             if obj["kind"] == "Deployment":
                 await self._follow(made, obj)
@@ -123,7 +124,15 @@ class Operator(KaiController):
         await self._report(config, not missing and _available(scheduler), text or "not available")
 
     def _operands(self, config: Object) -> list[Object]:
-        kai, spec, faults = self.version(), config["spec"], self.sim.faults
+        """What the Config asks for, rendered once per content."""
+        kai, spec = self.version(), config["spec"]
+        content = (kai.version, json.dumps(spec))
+        if self._rendered is None or self._rendered[0] != content:
+            self._rendered = (content, self._render_operands(kai, spec))
+        return self._rendered[1]
+
+    def _render_operands(self, kai: profiles.KaiVersion, spec: Mapping[str, Any]) -> list[Object]:
+        faults = self.sim.faults
         hamicore = bool(spec["binder"].get("plugins", {}).get("hamicore", {}).get("enabled"))
         hamicore = hamicore and not faults.on("hamicore_off")
         sharing = bool(spec["admission"].get("gpuSharing")) and not faults.on("sharing_off")
@@ -138,7 +147,12 @@ class Operator(KaiController):
             grouper_args=grouper_args(kai),
         )
 
-    async def _webhooks(self) -> list[Object]:
+    async def _missing_webhooks(self) -> list[Object]:
+        """The webhook configurations, unless all are there; with them the certificates they are served with."""
+        watched = (self.sim.of(plural) for plural in _WEBHOOKS)
+        present = {obj["metadata"]["name"] for informer in watched for obj in informer.all()}
+        if present >= _WEBHOOK_NAMES:
+            return []
         bundles: dict[str, str] = {}
         for service, name in _SECRETS.items():
             secret = self.sim.of("secrets").get(NAMESPACE, name)
@@ -217,17 +231,16 @@ class Operator(KaiController):
             await self.patch(obj, {"status": {"conditions": conditions}}, subresource="status")
 
 
-_WATCHED = frozenset(
+_WEBHOOKS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_WEBHOOK_NAMES = frozenset(
     (
-        "deployments",
-        "services",
-        "configmaps",
-        "secrets",
-        "serviceaccounts",
-        "mutatingwebhookconfigurations",
-        "validatingwebhookconfigurations",
+        "mutating-kai-admission",
+        "validating-kai-admission",
+        "kai-queue-validation-v2",
+        "kai-podgroup-validation-v2alpha2",
     )
 )
+_WATCHED = frozenset(("deployments", "services", "configmaps", "secrets", "serviceaccounts", *_WEBHOOKS))
 
 
 def _has_image(body: Any) -> bool:
