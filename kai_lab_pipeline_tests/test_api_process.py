@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import stat
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from kai_lab_pipeline.rehearsal import __main__ as server
 from kai_lab_pipeline.rehearsal import process, state
 from kai_lab_pipeline_tests.api_suite.support import Api, config_map, until
 
@@ -225,3 +230,32 @@ def test_its_components_do_not_keep_it_awake(folder: Path) -> None:
         return False
 
     until(gone, "the server to stop while a component asks it")
+
+
+def test_crashed_components_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts: list[str] = []
+    second = asyncio.Event()
+
+    async def run_components(url: str, token: str, state_dir: Path, options: dict[str, Any]) -> None:
+        starts.append(url)
+        if len(starts) == 1:
+            raise ValueError("a component stumbled")
+        second.set()
+        await asyncio.Event().wait()
+
+    fake: Any = types.ModuleType("components")
+    fake.run_components = run_components
+    monkeypatch.setitem(sys.modules, "kai_lab_pipeline.rehearsal.components", fake)
+    monkeypatch.setattr(server, "_RESTART_S", 0.0)
+
+    async def supervise() -> None:
+        task = asyncio.create_task(server._components("http://x", "t", tmp_path, {}))
+        await asyncio.wait_for(second.wait(), 10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(supervise())
+    assert starts == ["http://x", "http://x"]
+    assert "a component stumbled" in caplog.text

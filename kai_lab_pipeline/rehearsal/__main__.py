@@ -34,6 +34,7 @@ _EVENT_TTL = timedelta(hours=1)
 """How long the real server keeps events by default (--event-ttl)."""
 
 _RESTART_S = 1.0
+_RESTART_MAX_S = 30.0
 
 
 def _listen(port: int) -> socket.socket:
@@ -75,19 +76,17 @@ def _server(app: App, certificate: tuple[Path, Path] | None) -> uvicorn.Server:
 
 async def _components(url: str, token: str, state: Path, options: Mapping[str, Any]) -> None:
     """Keep the simulated components running; their crash must not take the API down with it."""
-    # Imported here: the components are a large part of the program, and the API must be up first.
-    module = importlib.import_module("kai_lab_pipeline.rehearsal.components")
-    run_components = getattr(module, "run_components", None)
-    if run_components is None:
-        log.warning("there are no simulated components to run")
-        return
+    pause = _RESTART_S
     while True:
         try:
-            await run_components(url, token, state, options)
-            log.warning("the components ended by themselves")
+            # Imported here: the components are a large part of the program, and the API must be up first.
+            components = importlib.import_module("kai_lab_pipeline.rehearsal.components")
+            await components.run_components(url, token, state, options)
+            log.warning("the components ended by themselves and are started again")
         except Exception:
-            log.exception("the components crashed and are started again")
-        await asyncio.sleep(_RESTART_S)
+            log.exception("the components crashed and are started again in %.0f s", pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _RESTART_MAX_S)
 
 
 async def _forget_old_events(store: Store) -> None:
