@@ -38,8 +38,8 @@ QUEUES = {"default": queue(), "default-queue": queue("default"), "default-parent
 LABELS: dict[str, str | None] = {"node": "40960"}
 
 
-def shared(memory: int, node: str | None = None, portion: float | None = None, **more: Any) -> Task:
-    return Task("default", f"p{memory}", "u", "default-queue", memory_mib=memory, node=node, portion=portion, **more)
+def shared(memory: int, node: str | None = None, **more: Any) -> Task:
+    return Task("default", f"p{memory}", "u", "default-queue", memory_mib=memory, node=node, **more)
 
 
 WHOLE = Task("default", "whole", "w", "default-queue", whole=1, node="node")
@@ -69,10 +69,15 @@ def test_a_waiting_pod_counts_unrounded(memory: int, line: str) -> None:
 
 
 def test_a_placed_pod_counts_rounded_up_for_its_queue_and_the_queue_above() -> None:
-    shares = accounting.divide(QUEUES, [WHOLE, shared(20480, "node", 0.51)], LABELS)
+    shares = accounting.divide(QUEUES, [WHOLE, shared(20480, "node")], LABELS)
     for name in ("default-queue", "default"):
         assert (shares[name].gpu.requested, shares[name].gpu.allocated, shares[name].gpu.fair) == (1.51, 1.51, 1.51)
     assert "GPU: deserved: <0>, requested: <0>" in shares["default-parent-queue"].line("default-parent-queue")
+
+
+def test_a_placed_pod_is_counted_anew_when_its_node_s_label_changes() -> None:
+    shares = accounting.divide(QUEUES, [WHOLE, shared(20480, "node")], {"node": "30000"})
+    assert (shares["default-queue"].gpu.requested, shares["default-queue"].gpu.allocated) == (1.69, 1.69)
 
 
 def test_without_a_label_a_waiting_share_counts_as_nothing() -> None:

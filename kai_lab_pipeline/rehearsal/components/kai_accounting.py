@@ -40,8 +40,6 @@ class Task:
     node: str | None = None
     """Where it was put, bound or about to be; None while it waits."""
     groups: tuple[str, ...] = ()
-    portion: float | None = None
-    """The portion of each card it received."""
 
     @property
     def shares(self) -> bool:
@@ -82,7 +80,6 @@ def task_of(pod: Object, bind_request: Object | None) -> Task:
         memory_bytes=requested(pod, "memory"),
         node=bound or placed,
         groups=tuple(spec.get("selectedGPUGroups") or ()) if bound or placed else (),
-        portion=_number((spec.get("receivedGPU") or {}).get("portion")) if bound or placed else None,
     )
 
 
@@ -272,8 +269,8 @@ def _asked_share(task: Task, smallest: str | None, labels: Mapping[str, str | No
     if not task.shares:
         return 0.0
     if task.node:
-        portion = task.portion if task.portion is not None else task.share_of(labels.get(task.node))
-        return portion * task.devices
+        # Counted anew from the node's label in every cycle, not from the portion its BindRequest was made with.
+        return task.share_of(labels.get(task.node)) * task.devices
     if task.memory_mib is not None:
         # A waiting pod counts unrounded, against the smallest card; where no node has a readable label, as nothing.
         return task.memory_mib / floored_memory_mib(smallest) * task.devices if smallest is not None else 0.0

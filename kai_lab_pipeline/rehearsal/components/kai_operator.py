@@ -191,13 +191,17 @@ class Operator(KaiController):
         return await self.ensure(owned)
 
     async def _follow(self, made: Object, wanted: Object) -> None:
-        """Brings image and arguments of a deployment to what the Config says now."""
+        """Brings scale, image and arguments of a deployment to what the Config says now."""
         have = made["spec"]["template"]["spec"]["containers"][0]
         want = wanted["spec"]["template"]["spec"]["containers"][0]
+        change: Object = {}
+        if made["spec"].get("replicas") != wanted["spec"]["replicas"]:
+            change["replicas"] = wanted["spec"]["replicas"]
         container = {key: want[key] for key in ("image", "args") if have.get(key) != want[key]}
         if container:
-            patch = {"spec": {"template": {"spec": {"containers": [{"name": want["name"], **container}]}}}}
-            await self.patch(made, patch, content_type=STRATEGIC_PATCH)
+            change["template"] = {"spec": {"containers": [{"name": want["name"], **container}]}}
+        if change:
+            await self.patch(made, {"spec": change}, content_type=STRATEGIC_PATCH)
 
     async def _report(self, obj: Object, available: bool, problem: str, *, dead: bool = False) -> None:
         generation = obj["metadata"].get("generation", 1)

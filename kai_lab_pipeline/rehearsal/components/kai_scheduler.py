@@ -271,4 +271,4 @@ def _belongs(request: Object, pod: Object) -> bool:
 
 
 def _placed(task: Task, placement: Placement) -> Task:
-    return replace(task, node=placement.node, groups=placement.groups, portion=placement.portion)
+    return replace(task, node=placement.node, groups=placement.groups)
