@@ -40,10 +40,10 @@ def print_claims(console: Console, judgement: Judgement) -> None:
             continue
         style = _STYLE[check.verdict]
         finding = check.finding
-        console.print(f"[{style}]{check.verdict}[/] {check.name}: {escape(finding.message)}")
+        console.print(f"[{style}]{check.verdict}[/] {check.name}: {escape(finding.message)}", soft_wrap=True)
         if check.verdict is not Verdict.NOT_REACHABLE:
-            console.print(f"    expected {escape(finding.expected)}")
-            console.print(f"    observed {escape(finding.observed)}")
+            console.print(f"    expected {escape(finding.expected)}", soft_wrap=True)
+            console.print(f"    observed {escape(finding.observed)}", soft_wrap=True)
         if check.excused is not None:
             console.print(f"    excused until {check.excused.until}: {escape(check.excused.reason)}")
     counts = judgement.counts()

@@ -118,9 +118,9 @@ class Follower:
         if self.first_error is None:
             self.first_error = error
         first, _, rest = said.partition("\n")
-        self._out.print(f"[bold red]✗[/] {name}: {escape(first)}")
+        self._out.print(f"[bold red]✗[/] {name}: {escape(first)}", soft_wrap=True)
         for line in rest.splitlines():
-            self._out.print(f"    {escape(line)}")
+            self._out.print(f"    {escape(line)}", soft_wrap=True)
 
     def _say(self, entry: EventLogEntry) -> None:
         from rich.markup import escape
@@ -131,7 +131,7 @@ class Follower:
         if self._status is not None:
             self._status.update(f"{_asset_of(entry.step_key)}: {escape(text)}")
         else:
-            self._out.print(f"  [dim]{_asset_of(entry.step_key)}: {escape(text)}[/]")
+            self._out.print(f"  [dim]{_asset_of(entry.step_key)}: {escape(text)}[/]", soft_wrap=True)
 
     def _line(self, mark: str, name: str, took: str, checks: str) -> None:
         self._out.print(f"{mark} {name:<22}{took}  {checks}")

@@ -18,5 +18,6 @@ def report_command(*, as_json: bool) -> int:
     reported = report_lab(lab)
     show(reported.judgement, as_json=as_json)
     if not as_json:
-        console().print(f"Report: {lab.state.latest_report / 'report.html'}", style="bold")
+        said = f"Report: {lab.state.latest_report / 'report.html'}"
+        console().print(said, style="bold", markup=False, soft_wrap=True)
     return reported.judgement.exit_code() if reported.evidence.observations else INFRASTRUCTURE

@@ -164,5 +164,6 @@ def _tell_report(out: Any, lab: Lab, made: Path | None, report_dir: Path | None)
     if made is None:
         return
     folder = report_dir or lab.state.latest_report
-    out.print(f"Report: {folder / 'report.html'} (also report.md, report.json, junit.xml)", style="bold")
-    out.print(f"Evidence: {lab.bundle_dir}")
+    said = f"Report: {folder / 'report.html'} (also report.md, report.json, junit.xml)"
+    out.print(said, style="bold", markup=False, soft_wrap=True)
+    out.print(f"Evidence: {lab.bundle_dir}", markup=False, soft_wrap=True)

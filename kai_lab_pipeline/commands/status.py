@@ -85,7 +85,7 @@ def _print(found: dict[str, Any]) -> None:
         said = f"the cluster answers (kubeconfig {cluster['kubeconfig']})"
     else:
         said = f"the cluster is there and does not answer: {cluster.get('error')}"
-    out.print(f"Lab [bold]{found['lab']}[/], backend [bold]{found['backend']}[/]: {escape(said)}")
+    out.print(f"Lab [bold]{found['lab']}[/], backend [bold]{found['backend']}[/]: {escape(said)}", soft_wrap=True)
     writer = found["writer"]
     if writer is not None:
         out.print(
@@ -104,4 +104,4 @@ def _print(found: dict[str, Any]) -> None:
         table.add_row(row["asset"], when, (row["run_id"] or "")[:8], counted)
     out.print(table)
     if found["report"]:
-        out.print(f"Report: {escape(found['report'])}")
+        out.print(f"Report: {escape(found['report'])}", soft_wrap=True)
