@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import httpx
 import pytest
 import yaml
 
+from kai_lab_pipeline.lab.evidence import ContainerLog, Evidence, Observation
+from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline.rehearsal import helm, process
 from kai_lab_pipeline.rehearsal.client import (
     APPLY_PATCH,
@@ -35,6 +38,13 @@ PATIENCE_S = 40.0
 KAI = "oci://ghcr.io/kai-scheduler/kai-scheduler/kai-scheduler"
 MOCK = "oci://ghcr.io/nvidia/k8s-test-infra/chart/nvml-mock"
 ISOLATOR = "oci://docker.io/projecthami/kai-resource-isolator"
+VERSIONS = {
+    "kubernetes": "v1.34.0",
+    "kai_scheduler": "v0.17.0",
+    "nvml_mock": "0.3.0",
+    "device_plugin": "v0.18.2",
+    "kai_resource_isolator": "1.1.0-chart",
+}
 COMPONENTS = (
     "admission",
     "binder",
@@ -142,6 +152,60 @@ class Lab:
         """The scheduler's division lines, oldest first."""
         text = self.log_of("kai-scheduler", "kai-scheduler-default", "kai-scheduler-default")
         return [line for line in text.splitlines() if "Resource division result for queue <default-queue>" in line]
+
+    def logs(self) -> tuple[ContainerLog, ...]:
+        """Every container's log, with that of the attempt before where there is one."""
+        found: list[ContainerLog] = []
+        for pod in self.all("pods"):
+            meta = pod["metadata"]
+            for container in pod["spec"]["containers"]:
+                where = (meta["namespace"], meta["name"], container["name"])
+                texts = [self._log_or_none(*where, previous=previous) for previous in ("false", "true")]
+                if texts[0] is not None or texts[1] is not None:
+                    found.append(ContainerLog(*where, text=texts[0] or "", previous=texts[1]))
+        return tuple(found)
+
+    def _log_or_none(self, namespace: str, pod: str, container: str, previous: str) -> str | None:
+        try:
+            return self.log(namespace, pod, container, previous=previous)
+        except ApiError:
+            return None
+
+    def evidence(self, resources: Iterable[str], *, crossing: str | None = None) -> Evidence:
+        """What is to be seen now, as the evidence of every asset."""
+        lists: dict[str, tuple[Object, ...]] = {}
+        for name in resources:
+            kind = RESOURCES[name]
+            objects = self.all(name)
+            lists[name] = tuple({"apiVersion": kind.api_version, "kind": kind.kind, **obj} for obj in objects)
+        queue = {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "Queue",
+            "metadata": {"name": "kai-lab-probe"},
+            "spec": {"parentQueue": "default", "resources": {"gpu": {"quota": -1, "limit": -1}}},
+        }
+        probe = shared_pod("kai-lab-probe", {"gpu-memory": "20480"})
+        seen = Observation(
+            resources=lists,
+            helm=tuple(helm.list_releases(self.url, self.token)),
+            dryrun={"queue": self._dry_run(queue), "shared_pod": self._dry_run(probe)},
+            logs=self.logs(),
+        )
+        return Evidence(
+            backend="rehearsal",
+            versions=VERSIONS,
+            node=NODE,
+            captured_at=datetime.now(timezone.utc),
+            crossing=crossing,
+            time_scale=SCALE,
+            observations=dict.fromkeys(ASSETS, seen),
+        )
+
+    def _dry_run(self, obj: Object) -> Object:
+        try:
+            return self.create(obj, dry_run=True)
+        except ApiError as error:
+            return {"kind": "Status", "code": error.code, "reason": error.reason, "message": error.message}
 
     # --- changing -----------------------------------------------------------------------------------------------
 
