@@ -11,6 +11,7 @@ from kai_lab_pipeline.lab.diagnosis.bundle import bundle_facts
 from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.objects import expanded, facts_of, speaks
+from kai_lab_pipeline.lab.diagnosis.relations import relation_facts
 from kai_lab_pipeline.lab.diagnosis.text import cleaned, context, json_documents
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import Expectations
@@ -38,7 +39,7 @@ def diagnose_text(text: str) -> Diagnosis:
 def diagnose_objects(objects: Iterable[Any]) -> Diagnosis:
     """What decoded JSON or YAML objects (single ones, Lists, watch events, API Status, rows of helm list) give away."""
     found = [obj for obj in islice(expanded(objects), MAX_OBJECTS) if speaks(obj)]
-    facts = [fact for obj in found for fact in facts_of(obj)]
+    facts = [*relation_facts(found), *(fact for obj in found for fact in facts_of(obj))]
     counts = Counter(str(obj.get("kind") or "helm release") for obj in found)
     looked_at = [f"{count} {kind}" for kind, count in counts.most_common(8)]
     looked_at += [fact.line for fact in facts[:3]]

@@ -69,11 +69,12 @@ def _newest(evidence: Evidence) -> dict[str, tuple[K8sObject, ...]]:
 def _check_facts(evidence: Evidence, expectations: Expectations) -> Iterator[Fact]:
     judgement = judge(evidence, expectations_for(evidence, expectations))
     node = {"node": evidence.node} if evidence.node else {}
+    versions = ", ".join(f"{component} {version}" for component, version in evidence.versions.items())
     for claim in judgement.claims:
         for result in claim.checks:
             if result.finding.verdict is Verdict.BROKEN:
                 finding, name = result.finding, f"{result.asset}.{result.check}"
-                message = f"{finding.message} (observed {finding.observed}, expected {finding.expected})"
+                message = f"{finding.message} (observed {finding.observed}, expected {finding.expected}; {versions})"
                 line = f"{name}: {finding.message} Observed {finding.observed}."
                 yield Fact("check", cleaned(message).replace("\n", " "), shown(line), {"check": name}, node)
 

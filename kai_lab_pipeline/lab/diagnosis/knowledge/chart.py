@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, Fault, Nature, said
 
 FAULTS: tuple[Fault, ...] = (
@@ -44,11 +45,10 @@ FAULTS: tuple[Fault, ...] = (
         title="failed to create typed patch object (/kai-config; kai.scheduler/v1, Kind=Config): ...: expected "
         "boolean, got &{yes}",
         cause="The chart value behind {field} has the wrong type: {value} where a {wanted} belongs. helm passes "
-        "words such as yes or enabled on as "
-        "strings, and KAI's hook is the first to object.",
+        "words such as yes or enabled on as strings, and KAI's hook is the first to object.",
         remedy=(
             "Write true or false: --set global.gpuSharing=true --set binder.plugins.hamicore.enabled=true",
-            "helm upgrade --install kai-scheduler CHART -n kai-scheduler with the right values",
+            KAI_UPGRADE,
         ),
         signs=(
             said(

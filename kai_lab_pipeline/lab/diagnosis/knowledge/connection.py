@@ -91,9 +91,8 @@ FAULTS: tuple[Fault, ...] = (
         id="kubernetes.tls",
         component="kubernetes",
         title="Kubernetes cluster unreachable: tls: failed to verify certificate: x509",
-        cause="The API server's certificate is not that of the kubeconfig: the kubeconfig is of another cluster, or "
-        "the cluster was "
-        "made anew under the same name.",
+        cause="The API server's certificate is not that of the kubeconfig: the kubeconfig is of another cluster, "
+        "or the cluster was made anew under the same name.",
         remedy=("kind export kubeconfig --name kai-hami-test", "kubectl config view --minify"),
         signs=(
             said("x509: ", r"(?:cluster unreachable|unable to connect to the server).{0,300}x509: ", NAMED),

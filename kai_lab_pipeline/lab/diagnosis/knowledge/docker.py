@@ -70,8 +70,7 @@ FAULTS: tuple[Fault, ...] = (
         component="docker",
         title="The command '...' returned a non-zero code",
         cause="A step of the Dockerfile failed. Its own output stands above this line; nvml-mock's build on main "
-        "needs the "
-        "network, for it carries no vendored sources.",
+        "needs the network, for it carries no vendored sources.",
         remedy=(
             "Read the lines above: they are the step's own output",
             "To go without a build, name an archive in image.nvml_mock.archive of lab.toml",

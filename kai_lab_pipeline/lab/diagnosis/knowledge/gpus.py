@@ -14,9 +14,9 @@ FAULTS: tuple[Fault, ...] = (
         id="gpu.plugin-nvml-missing",
         component="NVIDIA device plugin",
         title="nvml init failed: ERROR_LIBRARY_NOT_FOUND (device plugin)",
-        cause="The device plugin finds no NVML library under its driver root, so it advertises no GPU: the mock has "
-        "not put it on the node, or the plugin was started "
-        "without the driver root and discovery flags of the lab's manifest.",
+        cause="The device plugin finds no NVML library under its driver root, so it advertises no GPU: the mock "
+        "has not put it on the node, or the plugin was started without the driver root and discovery flags of the "
+        "lab's manifest.",
         remedy=(
             "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64",
             "kubectl get pods -A -l app.kubernetes.io/name=nvml-mock",
@@ -37,8 +37,7 @@ FAULTS: tuple[Fault, ...] = (
         component="nvml-mock",
         title="couldn't find libnvidia-ml.so / undefined symbol",
         cause="The library is there and cannot be loaded: the mock lacks a symbol that this program wants, and the "
-        "loader calls that 'not found'. Mock and program are "
-        "of different times.",
+        "loader calls that 'not found'. Mock and program are of different times.",
         remedy=(
             "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64",
             "Take image, chart and device plugin of one pinned set: v0.3.0, 0.3.0, v0.18.2",
@@ -63,7 +62,8 @@ FAULTS: tuple[Fault, ...] = (
         cause="The device plugin found no way to discover GPUs and advertises none; with fail-on-init-error=false "
         "its pod is Ready all the same.",
         remedy=(
-            "kubectl apply -f manifests/device-plugin.yaml (it sets the strategy nvml and the mock's driver root)",
+            "kubectl apply -f manifests/device-plugin.yaml",
+            "That manifest sets the strategy nvml and the mock's driver root",
             _PLUGIN_LOG,
         ),
         signs=(
@@ -101,7 +101,8 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu",
             _PLUGIN_LOG,
-            "helm get values nvml-mock -n default (the lab pins gpu.profile=a100; 0.4 shows another card by default)",
+            "helm get values nvml-mock -n default",
+            "The lab pins gpu.profile=a100; the mock shows another card by default from 0.4 on",
         ),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="device_plugin.eight_whole_gpus", at=NAMED - 10),),
         links=(f"{MOCK}/issues/505", f"{MOCK}/pull/724"),
@@ -125,8 +126,8 @@ FAULTS: tuple[Fault, ...] = (
         component="nvml-mock",
         title="nvidia.com/gpu.present is not true on the node",
         cause="The node is not marked as a GPU node, so the device plugin and the isolator's monitor run nowhere. "
-        "The mock's set-up writes the label some seconds after its "
-        "pod started (helm --wait does not cover it), and the mock from 0.4 on no longer writes it.",
+        "The mock's set-up writes the label some seconds after its pod started (helm --wait does not cover it), "
+        "and the mock from 0.4 on no longer writes it.",
         remedy=(
             "kubectl get nodes -L nvidia.com/gpu.present",
             "kubectl logs -l app.kubernetes.io/name=nvml-mock --tail=50",
@@ -177,7 +178,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="Chart and image of nvml-mock are of different versions: the image built from main has no {program} "
         "any more, and the chart 0.3.0 calls it.",
         remedy=(
-            'Build the image from the chart\'s tag: image.nvml_mock.ref = "v0.3.0" in lab.toml',
+            'Build the image from the chart\'s tag: git_ref = "v0.3.0" under [image.nvml_mock] in lab.toml',
             "kai-lab run --select nvml_mock_image+",
         ),
         signs=(said("/scripts/", r'exec: "(?P<program>/scripts/[\w./-]{1,100})": ', EXACT),),

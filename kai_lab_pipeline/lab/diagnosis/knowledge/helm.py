@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ALL_VALUES, HEAL, KAI_UPGRADE, RELEASE_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, said, seen
 
 _RELEASE = {"release": "RELEASE", "namespace": "NAMESPACE"}
@@ -12,14 +13,13 @@ FAULTS: tuple[Fault, ...] = (
         id="helm.name-in-use",
         component="helm",
         title="cannot re-use a name that is still in use / cannot reuse a name that is still in use",
-        cause="A release of that name is there already. After a failed or interrupted install this hides the first, "
-        "real error: that stands in "
-        "the release's history.",
+        cause="A release of that name is there already. After a failed or interrupted install this hides the "
+        "first, real error: that stands in the release's history.",
         remedy=(
             "helm list -A -a",
             "helm history {release} -n {namespace}",
-            "helm upgrade --install {release} CHART -n {namespace} with all --set again (a failed revision's values "
-            "would be kept)",
+            RELEASE_UPGRADE,
+            ALL_VALUES,
             "or helm uninstall {release} -n {namespace}",
         ),
         signs=(
@@ -38,10 +38,11 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "pgrep -a helm",
             "helm list -A -a --pending",
-            "For pending-install: helm uninstall {release} -n {namespace}",
-            "For pending-upgrade: helm history {release} -n {namespace}, then helm rollback {release} REVISION -n "
-            "{namespace}",
-            "kai-lab run heals it by itself once no other helm runs",
+            "helm uninstall {release} -n {namespace}",
+            "or, for pending-upgrade and pending-rollback, go back to a revision by number:",
+            "helm rollback {release} REVISION -n {namespace}",
+            "If no other helm runs, the lab heals it by itself:",
+            HEAL,
         ),
         signs=(
             said("another operation (install/upgrade/rollback) is in progress", at=EXACT),
@@ -89,7 +90,8 @@ FAULTS: tuple[Fault, ...] = (
         cause="The last operation on release {release} failed: {why}",
         remedy=(
             "helm history {release} -n {namespace}",
-            "helm upgrade --install {release} CHART -n {namespace} with all --set again",
+            RELEASE_UPGRADE,
+            ALL_VALUES,
         ),
         signs=(
             seen("helm", pattern=r"(?P<why>.{1,300})", status="failed", at=CLASS),
@@ -120,8 +122,8 @@ FAULTS: tuple[Fault, ...] = (
         id="helm.revision-missing",
         component="helm",
         title="release has no 0 version",
-        cause="The release has no revision {revision} to go back to. After a killed install or upgrade helm picks 0 "
-        "by itself: name the revision.",
+        cause="The release has no revision {revision} to go back to. After a killed install or upgrade helm picks "
+        "0 by itself: name the revision.",
         remedy=("helm history {release} -n {namespace}", "helm rollback {release} REVISION -n {namespace}"),
         signs=(said("release has no ", r"release has no (?P<revision>\d{1,6}) version", EXACT),),
         defaults=_RELEASE,
@@ -132,10 +134,9 @@ FAULTS: tuple[Fault, ...] = (
         title='cannot patch "default-parent-queue" with kind Queue: metadata.resourceVersion: Invalid value: 0: '
         "must be specified for an update",
         cause="KAI's two default queues are in the chart's first revision only, so helm cannot go back to it: a "
-        "rollback of kai-scheduler leaves "
-        "a mix of an old operator and new components.",
+        "rollback of kai-scheduler leaves a mix of an old operator and new components.",
         remedy=(
-            "helm upgrade --install kai-scheduler CHART -n kai-scheduler --version VERSION with all --set again",
+            KAI_UPGRADE,
             "kubectl get deployments -n kai-scheduler -o wide",
         ),
         signs=(
@@ -149,12 +150,13 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="failed post-install / pre-upgrade hooks failed: timed out waiting for the condition",
         cause="A {when} hook of the chart did not end in time. helm does not say why: that is in the log of the "
-        "hook's Job. For KAI it is mostly a "
-        "value of the wrong type (enabled=yes is a string), or the hook's image that is missing.",
+        "hook's Job. For KAI it is mostly a value of the wrong type (enabled=yes is a string), or the hook's image "
+        "that is missing.",
         remedy=(
             "kubectl get jobs,pods -n {namespace}",
             "kubectl logs -n kai-scheduler job/kai-config-deployer",
-            "Then: helm upgrade --install {release} CHART -n {namespace} with the right values",
+            "Correct the value and upgrade in place",
+            RELEASE_UPGRADE,
         ),
         signs=(
             said("hooks failed", r"(?P<when>(?:pre|post)-(?:install|upgrade|rollback|delete)) hooks failed", NAMED),
@@ -177,13 +179,11 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="resource not ready, name: default, kind: SchedulingShard, status: InProgress",
         cause="helm 4 waits for a custom resource that the operator reconciles in its own time, and declares the "
-        "release failed although KAI comes "
-        "up. What counts is whether its deployments become Available.",
+        "release failed although KAI comes up. What counts is whether its deployments become Available.",
         remedy=(
             "kubectl get deployments -n kai-scheduler",
             "kubectl get schedulingshards -o yaml",
-            "helm upgrade --install kai-scheduler CHART -n kai-scheduler with all --set again, which turns the "
-            "release to deployed",
+            KAI_UPGRADE,
         ),
         signs=(
             said(
@@ -206,9 +206,8 @@ FAULTS: tuple[Fault, ...] = (
         id="helm.uninstall-timeout",
         component="helm",
         title="uninstallation completed with 1 error(s): context deadline exceeded",
-        cause="The release is uninstalled, and something of it was still being deleted when helm stopped waiting: a "
-        "finalizer, or a pod that ignores "
-        "its first signal.",
+        cause="The release is uninstalled, and something of it was still being deleted when helm stopped waiting: "
+        "a finalizer, or a pod that ignores its first signal.",
         remedy=("kubectl get all -n {namespace}", "kubectl get pods -A | grep Terminating", "helm list -A -a"),
         signs=(said("uninstallation completed with", at=EXACT),),
         transient=True,
@@ -219,12 +218,13 @@ FAULTS: tuple[Fault, ...] = (
         id="helm.wait-timeout",
         component="helm",
         title="INSTALLATION FAILED: context deadline exceeded / resource ... not ready. status: InProgress",
-        cause="helm gave up waiting for {object}; what it made stays and may still come up. helm 3 names no object, "
-        "helm 4 does.",
+        cause="helm gave up waiting for {object}; what it made stays and may still come up. helm 3 names no "
+        "object, helm 4 does.",
         remedy=(
             "kubectl get pods -A -o wide",
             "kubectl describe {object} -n {namespace}",
-            "Once it is ready: helm upgrade --install {release} CHART -n {namespace} with all --set again",
+            "Once it is ready, turn the release to deployed with the next command",
+            RELEASE_UPGRADE,
         ),
         signs=(
             said(
@@ -246,7 +246,7 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="INSTALLATION FAILED: context canceled / Release ... has been cancelled",
         cause="helm was told to stop before it was done; the release is left failed.",
-        remedy=("kai-lab run heals it", "or helm uninstall {release} -n {namespace}"),
+        remedy=(HEAL, "or helm uninstall {release} -n {namespace}"),
         signs=(
             said("context canceled", at=CLASS),
             said("has been cancelled", r"Release (?P<release>\S{1,53}) has been cancelled", NAMED),
@@ -259,9 +259,8 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="Killed (exit code 137)",
         cause="The command was killed hard: by a person, by a supervisor, or by the kernel for want of memory. A "
-        "helm that dies so leaves its "
-        "release pending.",
-        remedy=("helm list -A -a --pending", "dmesg | grep -i 'killed process'", "kai-lab run heals a pending release"),
+        "helm that dies so leaves its release pending.",
+        remedy=("helm list -A -a --pending", "dmesg | grep -i 'killed process'", HEAL),
         signs=(
             said("killed", r"\bKilled\s{2,}\S", NAMED),
             said("signal: killed", at=NAMED),
@@ -278,7 +277,8 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "helm list -A -a",
             "kubectl get {object_kind} {object} -o yaml",
-            "kubectl delete {object_kind} {object}, or take the release and namespace that own it",
+            "kubectl delete {object_kind} {object}",
+            "or take the release and namespace that own it",
         ),
         signs=(
             said(
@@ -336,7 +336,10 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="create: failed to create: namespaces ... not found",
         cause="helm does not make the namespace {namespace} by itself.",
-        remedy=("helm install ... -n {namespace} --create-namespace",),
+        remedy=(
+            "kubectl create namespace {namespace}",
+            "or let helm make it: --create-namespace",
+        ),
         signs=(
             said(
                 "create: failed to create: namespaces", r'namespaces "(?P<namespace>[^"]{1,63})" not found', EXACT + 1

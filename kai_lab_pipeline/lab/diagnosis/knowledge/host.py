@@ -22,6 +22,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         signs=(
             said("too many open files"),
+            said("fs.inotify.max_user_instances", r"max_user_instances ?= ?(?:\d{1,2}|1\d\d)\s{0,5}$", CLASS),
             said("inotify_init", r"inotify_init.{0,60}too many open files", EXACT),
             said("failed to create fsnotify watcher", at=EXACT),
             said("inotify_add_watch", r"inotify_add_watch.{0,200}no space left on device", EXACT),

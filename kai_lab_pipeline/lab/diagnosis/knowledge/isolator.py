@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ISOLATOR_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import EXACT, NAMED, Fault, Nature, said, seen
 
 _WEBHOOK = (
@@ -16,8 +17,7 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI-resource-isolator",
         title="the shared pod has no vgpu mounts, and nobody said why",
         cause="The isolator's webhook did not change the pod. Its failurePolicy is Ignore: while it is down or "
-        "starting, pods are created without HAMi-core and "
-        "without an error.",
+        "starting, pods are created without HAMi-core and without an error.",
         remedy=(*_WEBHOOK, "Then delete the shared pod and apply it again: kai-lab run --select shared_gpu_pod+"),
         signs=(seen("check", "did not change the pod", check="isolator_release.webhook_mutates", at=NAMED),),
         versions="1.0.0 and 1.1.0",
@@ -28,11 +28,10 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI-resource-isolator",
         title="the webhook injects one volume and no environment: an isolator before 1.1.0",
         cause="Only part of HAMi-core's mounts and variables is injected: {why} Isolator 1.0.x injects one volume, "
-        "two mounts and no environment; the chart's image tag "
-        "is 'latest' by default, so pinning the chart does not pin the image.",
+        "two mounts and no environment; the chart's image tag is 'latest' by default, so pinning the chart does "
+        "not pin the image.",
         remedy=(
-            "helm upgrade --install kai-resource-isolator "
-            "oci://registry-1.docker.io/projecthami/kai-resource-isolator --version 1.1.0-chart",
+            ISOLATOR_UPGRADE,
             "kubectl get pods -n kai-resource-isolator -o jsonpath='{.items[*].spec.containers[*].image}'",
         ),
         signs=(
@@ -71,8 +70,8 @@ FAULTS: tuple[Fault, ...] = (
         id="isolator.skipped",
         component="KAI-resource-isolator",
         title='skipped: missing annotations "gpu-fraction" or "gpu-memory"',
-        cause="The webhook looked at a pod that asks for no part of a GPU and left it alone, as it should. A shared "
-        "pod with this line has a misspelt annotation.",
+        cause="The webhook looked at a pod that asks for no part of a GPU and left it alone, as it should. A "
+        "shared pod with this line has a misspelt annotation.",
         remedy=(
             "kubectl get pod POD -o jsonpath='{.metadata.annotations}'",
             "The annotation is gpu-memory, not nvidia.com/gpu.memory",
@@ -86,8 +85,8 @@ FAULTS: tuple[Fault, ...] = (
         component="HAMi-core",
         title="ERROR: ld.so: object '.../libvgpu.so' from /etc/ld.so.preload cannot be preloaded: ignored",
         cause="The library that HAMi-core preloads is not at {library} in the container, is empty, or is for "
-        "another C library, so nothing is isolated. Static programs and "
-        "musl images (busybox, Alpine) ignore ld.so.preload without a word.",
+        "another C library, so nothing is isolated. Static programs and musl images (busybox, Alpine) ignore "
+        "ld.so.preload without a word.",
         remedy=(
             "docker exec kai-hami-test-control-plane ls -l /usr/local/vgpu",
             "kubectl rollout status -n kai-resource-isolator daemonset/kai-resource-isolator-libsync",
@@ -118,7 +117,8 @@ FAULTS: tuple[Fault, ...] = (
         cause="Not all parts of the isolator run: {why}",
         remedy=(
             *_WEBHOOK,
-            "kubectl get nodes -L nvidia.com/gpu.present (the monitor runs on labelled nodes only)",
+            "kubectl get nodes -L nvidia.com/gpu.present",
+            "The monitor runs on nodes with that label only",
         ),
         signs=(
             seen("check", pattern=r"(?P<why>.{1,250})", check="isolator_release.isolator_pods_running", at=NAMED - 15),
@@ -134,8 +134,8 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             said(
                 "kai-resource-isolator",
-                r"(?:No resources found in kai-resource-isolator namespace|namespaces \"kai-resource-isolator\" not "
-                r"found)",
+                r"(?:No resources found in kai-resource-isolator namespace|namespaces \"kai-resource-isolator\" "
+                r"not found)",
                 EXACT + 2,
             ),
         ),
@@ -152,13 +152,16 @@ FAULTS: tuple[Fault, ...] = (
         id="lab.shared-pod",
         component="lab",
         title="the pod is not a shared pod",
-        cause="The lab's shared pod asks for no part of a GPU: it has no annotation gpu-memory or gpu-fraction that "
-        "KAI reads, so it would run without any sharing.",
+        cause="The lab's shared pod asks for no part of a GPU: it has no annotation gpu-memory or gpu-fraction "
+        "that KAI reads, so it would run without any sharing.",
         remedy=(
             'Write gpu-memory: "20480" in metadata.annotations (not nvidia.com/gpu.memory)',
             "kubectl apply -f manifests/shared-gpu-pod.yaml",
         ),
-        signs=(seen("check", "is not a shared pod", at=EXACT),),
+        signs=(
+            seen("check", "is not a shared pod", at=EXACT),
+            seen("label", state="annotation", at=EXACT),
+        ),
         links=("https://github.com/kai-scheduler/KAI-Scheduler/issues/257",),
         explains_all=("lab.injection", "lab.memory-limit", "kai.pods-refused", "kai.fraction"),
     ),

@@ -13,10 +13,10 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI queue-controller",
         title='failed calling webhook "queue-validation.kai.scheduler": connect: connection refused',
         cause="The Queue webhook is served by queue-controller, which has no readiness probe: for some seconds "
-        "after helm's end it is registered and does "
-        "not listen yet. 'kubectl wait deploy --all' does not cover it.",
+        "after helm's end it is registered and does not listen yet. 'kubectl wait deploy --all' does not cover it.",
         remedy=(
-            "kubectl apply --dry-run=server -f manifests/queues.yaml, until it succeeds (give it two minutes)",
+            "kubectl apply --dry-run=server -f manifests/queues.yaml",
+            "Repeat that for up to two minutes, until it succeeds",
             "kubectl logs -n kai-scheduler deploy/queue-controller --tail=50",
             "kubectl get endpoints -n kai-scheduler queue-controller",
         ),
@@ -70,13 +70,14 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI admission",
         title='failed calling webhook "admission.kai-scheduler.svc"',
         cause="KAI's admission is registered with failurePolicy Fail and does not answer, so every new pod with "
-        "schedulerName kai-scheduler is refused: while "
-        "it starts, for about 20 s around a helm upgrade, and after an uninstall that left the webhook behind.",
+        "schedulerName kai-scheduler is refused: while it starts, for about 20 s around a helm upgrade, and after "
+        "an uninstall that left the webhook behind.",
         remedy=(
             "kubectl rollout status -n kai-scheduler deploy/admission --timeout=120s",
             "kubectl logs -n kai-scheduler deploy/admission --tail=50",
-            "If KAI is gone: kubectl delete mutatingwebhookconfiguration mutating-kai-admission; kubectl delete "
-            "validatingwebhookconfiguration validating-kai-admission",
+            "If KAI is gone, remove what it left:",
+            "kubectl delete mutatingwebhookconfiguration mutating-kai-admission",
+            "kubectl delete validatingwebhookconfiguration validating-kai-admission",
         ),
         signs=(
             said(
@@ -113,8 +114,8 @@ FAULTS: tuple[Fault, ...] = (
         id="kai.gpu-memory-annotation",
         component="pod annotation",
         title="gpu-memory annotation value must be a positive integer greater than 0",
-        cause="The annotation gpu-memory takes a plain number of MiB without unit, sign or blanks: 20480, not 20Gi, "
-        "0.5Gi, 0 or -5.",
+        cause="The annotation gpu-memory takes a plain number of MiB without unit, sign or blanks: 20480, not "
+        "20Gi, 0.5Gi, 0 or -5.",
         remedy=('Write gpu-memory: "20480" in metadata.annotations',),
         signs=(said("gpu-memory annotation value must be a positive integer", at=EXACT + 1),),
         links=(f"{KAI}/issues/257",),

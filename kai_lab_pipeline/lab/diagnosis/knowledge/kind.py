@@ -67,8 +67,8 @@ FAULTS: tuple[Fault, ...] = (
         id="kind.kubelet",
         component="kind",
         title="failed to init node with kubeadm: ... The kubelet is not healthy",
-        cause="The kubelet in the node never became healthy; kubeadm gave up after four minutes. A cgroup v1 host with "
-        "Kubernetes 1.35 or newer, a bad kubelet patch, or too little memory are the usual reasons.",
+        cause="The kubelet in the node never became healthy; kubeadm gave up after four minutes. A cgroup v1 host "
+        "with Kubernetes 1.35 or newer, a bad kubelet patch, or too little memory are the usual reasons.",
         remedy=(
             "kind create cluster --retain --name {cluster}",
             "kind export logs --name {cluster}",
@@ -88,8 +88,8 @@ FAULTS: tuple[Fault, ...] = (
         component="kind",
         title='could not find a log line that matches "Reached target .*Multi-User System.*|detected cgroup v1"',
         cause="systemd in the node container did not come up. Exhausted inotify instances and missing cgroup "
-        "delegation are the "
-        "usual reasons, and kind removes the node and its evidence unless it is told to retain it.",
+        "delegation are the usual reasons, and kind removes the node and its evidence unless it is told to retain "
+        "it.",
         remedy=(
             "sudo sysctl fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=512",
             "kind create cluster --retain --name {cluster}",
@@ -112,6 +112,7 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             said("delegate=yes", r"requires setting systemd property .{0,3}Delegate=yes", EXACT),
             said("rootless provider requires cgroup v2", at=EXACT),
+            said("rootless", r"^\s{0,20}(?:name=)?rootless\s{0,5}$", CLASS),
         ),
         links=(f"{KIND}/issues/3758", "https://kind.sigs.k8s.io/docs/user/rootless/"),
     ),
@@ -164,8 +165,8 @@ FAULTS: tuple[Fault, ...] = (
         id="kind.image-digest",
         component="kind",
         title="ctr: content digest sha256:...: not found",
-        cause="kind imports all platforms of the image, and the local docker holds only one of them: docker with the "
-        "containerd image store (default since 29) and a multi-platform image.",
+        cause="kind imports all platforms of the image, and the local docker holds only one of them: docker with "
+        "the containerd image store (default since 29) and a multi-platform image.",
         remedy=(
             "docker save --platform linux/amd64 --output image.tar {image}",
             "kind load image-archive image.tar --name {cluster}",
@@ -236,8 +237,7 @@ FAULTS: tuple[Fault, ...] = (
         component="kind",
         title="ERROR: failed to create cluster",
         cause="kind could not make the cluster; the reason stands in the evidence. kind removes a failed node "
-        "unless it is "
-        "told to retain it.",
+        "unless it is told to retain it.",
         remedy=("kind create cluster --retain --name {cluster}", "kind export logs --name {cluster}"),
         signs=(said("error: failed to create cluster", at=GENERIC),),
         defaults={"cluster": "kai-hami-test"},

@@ -9,86 +9,6 @@ _DEFAULTS = {"namespace": "default"}
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        id="pod.image-not-found",
-        component="kubelet",
-        title="failed to pull and unpack image: ... not found",
-        cause="No registry has the image {image}: the name or tag is wrong, or it was built here and not loaded "
-        "into the node.",
-        remedy=(
-            "docker exec kai-hami-test-control-plane crictl images",
-            "kind load docker-image {image} --name kai-hami-test",
-            "Correct the image or its tag; an image that is only on the node needs imagePullPolicy IfNotPresent and "
-            "a tag",
-        ),
-        signs=(
-            said("failed to resolve reference", r'reference "(?P<image>[^"]{1,300})": .{0,300}: not found', NAMED),
-            said("manifest unknown", r'(?:image "(?P<image>[^"]{1,300})".{0,400})?manifest unknown', CLASS),
-        ),
-        explains=("pod.image-pull",),
-    ),
-    Fault(
-        id="pod.image-pull",
-        component="kubelet",
-        title="ImagePullBackOff / ErrImagePull",
-        cause="The node cannot pull the image {image}; the reason stands in the pod's events.",
-        remedy=(
-            "kubectl describe pod -n {namespace} {pod}",
-            "docker exec kai-hami-test-control-plane crictl pull {image}",
-            "Without internet: give a mirror in lab.toml [mirrors], or load the image and use a tag other than latest",
-        ),
-        signs=(
-            seen("container", reason=("ImagePullBackOff", "ErrImagePull", "RegistryUnavailable"), at=SYMPTOM + 10),
-            seen("event", "pull image", r'pull image "(?P<image>[^"]{1,300})"', SYMPTOM + 10, reason="Failed"),
-            said("imagepullbackoff", at=SYMPTOM),
-            said("errimagepull", at=SYMPTOM),
-            said("failed to pull image", r'pull image "(?P<image>[^"]{1,300})"', SYMPTOM + 10),
-            said("trying and failing to pull image", r'pod "(?P<pod>[^"]{1,253})"', SYMPTOM + 15),
-            said("image can't be pulled", r'pod "(?P<pod>[^"]{1,253})"', SYMPTOM + 15),
-            said("back-off pulling image", r'image "(?P<image>[^"]{1,300})"', SYMPTOM + 10),
-        ),
-        transient=True,
-        defaults={**_DEFAULTS, "image": "of the pod"},
-        explains=("pod.unready",),
-    ),
-    Fault(
-        id="pod.image-never",
-        component="kubelet",
-        title="ErrImageNeverPull",
-        cause="The image {image} is not on the node, and imagePullPolicy Never forbids to pull it.",
-        remedy=(
-            "kind load docker-image {image} --name kai-hami-test",
-            "docker exec kai-hami-test-control-plane crictl images",
-        ),
-        signs=(
-            seen("container", reason="ErrImageNeverPull"),
-            said(
-                "is not present with pull policy of never",
-                r'image "(?P<image>[^"]{1,300})" is not present with pull policy',
-                EXACT,
-            ),
-            said("errimageneverpull", at=NAMED),
-        ),
-    ),
-    Fault(
-        id="pod.image-name",
-        component="kubelet",
-        title="InvalidImageName",
-        cause="The image name {image} is not well formed: upper case, blanks, or a wrong separator.",
-        remedy=("Correct the image in the manifest or chart values",),
-        signs=(
-            seen("container", reason="InvalidImageName"),
-            said("couldn't parse image name", r'image name "(?P<image>[^"]{1,300})"', NAMED),
-            said("invalid reference format", at=NAMED),
-            said("invalidimagename", at=NAMED),
-            said(
-                "must not have leading or trailing whitespace",
-                r'(?P<field>\S+\.image): Invalid value: "(?P<image>[^"]{1,300})"',
-                EXACT,
-            ),
-        ),
-        defaults={"image": "given"},
-    ),
-    Fault(
         id="pod.oom",
         component="kubelet",
         title="OOMKilled",
@@ -101,25 +21,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
         explains=("pod.crash-loop", "pod.error-exit", "pod.unready"),
         defaults=_DEFAULTS,
-    ),
-    Fault(
-        id="pod.start-error",
-        component="kubelet",
-        title='unable to start container process: exec: "...": no such file or directory',
-        cause="The image has no program {program}: the command in the manifest or chart does not fit the image. "
-        "nvml-mock's image of main "
-        "no longer has the scripts that the chart 0.3.0 calls.",
-        remedy=(
-            "kubectl describe pod -n {namespace} {pod}",
-            "Use image and chart of the same version: both of v0.3.0 for nvml-mock",
-        ),
-        signs=(
-            said("unable to start container process", r'exec: "(?P<program>[^"]{1,200})": ', NAMED),
-            said("unable to start container process", at=CLASS),
-            seen("container", reason=("StartError", "ContainerCannotRun", "RunContainerError"), at=CLASS),
-        ),
-        explains=("pod.crash-loop", "pod.error-exit", "pod.unready"),
-        defaults={**_DEFAULTS, "program": "of that name"},
     ),
     Fault(
         id="pod.probe-liveness",
@@ -218,9 +119,9 @@ FAULTS: tuple[Fault, ...] = (
         id="pod.devices-unavailable",
         component="kubelet",
         title="UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable",
-        cause="The kubelet could not give the pod its devices: more {resource} were asked for than are free, or the "
-        "device plugin restarted. A pod "
-        "with nodeName set (a reservation pod) passes every scheduler and only fails here.",
+        cause="The kubelet could not give the pod its devices: more {resource} were asked for than are free, or "
+        "the device plugin restarted. A pod with nodeName set (a reservation pod) passes every scheduler and only "
+        "fails here.",
         remedy=(
             "kubectl describe node | grep -A6 Allocated",
             "kubectl get pods -A -o wide",
@@ -244,8 +145,8 @@ FAULTS: tuple[Fault, ...] = (
         id="pod.out-of-resource",
         component="kubelet",
         title="OutOfcpu / OutOfmemory / OutOfnvidia.com/gpu: Node didn't have enough resource",
-        cause="The kubelet refused the pod: the node has not enough {resource}. The pod was put on the node without "
-        "asking a scheduler.",
+        cause="The kubelet refused the pod: the node has not enough {resource}. The pod was put on the node "
+        "without asking a scheduler.",
         remedy=("kubectl describe node | grep -A8 Allocated", "Ask for less, or remove nodeName from the pod"),
         signs=(
             said("didn't have enough resource:", r"enough resource: (?P<resource>[\w./-]{1,100})", EXACT),
@@ -271,65 +172,6 @@ FAULTS: tuple[Fault, ...] = (
             said("couldn't find key", r"find key (?P<object>\S{1,253}) in (?P<object_kind>ConfigMap|Secret)", NAMED),
         ),
         defaults={**_DEFAULTS, "object_kind": "a ConfigMap or Secret", "object": ""},
-    ),
-    Fault(
-        id="pod.spec-generation",
-        component="containerd",
-        title="failed to generate container spec: lstat /var/lib/nvml-mock/driver/dev/...: no such file or directory",
-        cause="containerd was told to pass a device or file that is gone from the node: {path}. The mock was "
-        "removed or restarted under the device plugin.",
-        remedy=(
-            "kubectl rollout restart -n kube-system daemonset/nvidia-device-plugin-mock",
-            "kubectl get pods -A -o wide | grep -e nvml-mock -e device-plugin",
-        ),
-        signs=(
-            said(
-                "failed to generate spec",
-                r"failed to generate spec: (?:lstat|stat) (?P<path>\S{1,200}): no such file",
-                EXACT,
-            ),
-            said("createcontainererror", at=CLASS),
-            seen("container", reason="CreateContainerError", at=CLASS),
-        ),
-        transient=True,
-        defaults={"path": "see the evidence"},
-    ),
-    Fault(
-        id="pod.runtime-handler",
-        component="containerd",
-        title='failed to get sandbox runtime: no runtime for "..." is configured',
-        cause="The pod's RuntimeClass names the handler {handler}, and containerd on the node has no runtime of "
-        "that name. The lab's RuntimeClass "
-        "nvidia uses a handler that every containerd has (runc).",
-        remedy=(
-            "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler",
-            "kubectl delete runtimeclass nvidia",
-            "kubectl apply -f manifests/",
-        ),
-        signs=(
-            said("no runtime for", r'no runtime for "(?P<handler>[^"]{1,100})" is configured', EXACT),
-            said("runtimehandler", r'RuntimeHandler "(?P<handler>[^"]{1,100})" not supported', EXACT),
-        ),
-        explains=("pod.sandbox",),
-    ),
-    Fault(
-        id="pod.sandbox",
-        component="containerd",
-        title="FailedCreatePodSandBox",
-        cause="The node could not make the pod's sandbox: its network plugin or its runtime is not in order.",
-        remedy=(
-            "kubectl describe pod -n {namespace} {pod}",
-            "kubectl get pods -n kube-system",
-            "docker exec kai-hami-test-control-plane journalctl -u containerd -n 50",
-        ),
-        signs=(
-            seen("event", reason="FailedCreatePodSandBox", at=CLASS),
-            said("failedcreatepodsandbox", at=CLASS),
-            said("failed to create pod sandbox", at=CLASS),
-            said("cni plugin not initialized", at=NAMED),
-        ),
-        transient=True,
-        defaults=_DEFAULTS,
     ),
     Fault(
         id="pod.mount-waiting",

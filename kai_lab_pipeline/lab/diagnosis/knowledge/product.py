@@ -12,7 +12,7 @@ FAULTS: tuple[Fault, ...] = (
         component="Dagster",
         title="Using temporary directory ... for storage. This will be removed when dagster dev exits",
         cause="DAGSTER_HOME is not set, so Dagster keeps all history in a temporary folder and loses it when it stops.",
-        remedy=("make dev", "or kai-lab dev: both set DAGSTER_HOME inside the project"),
+        remedy=("make dev", "kai-lab dev"),
         signs=(
             said("using temporary directory", r"using temporary directory .{1,300}for storage", EXACT),
             said("no dagster instance configuration file", at=CLASS),
@@ -62,9 +62,9 @@ FAULTS: tuple[Fault, ...] = (
         id="dagster.daemon-dead",
         component="Dagster",
         title="The daemon is not running / No daemon heartbeats received recently",
-        cause="No Dagster daemon runs, so schedules, sensors and queued runs stand still and it looks as if nothing "
-        "was planned.",
-        remedy=("make dev starts UI and daemon together", "kai-lab nightly runs the nightly by hand"),
+        cause="No Dagster daemon runs, so schedules, sensors and queued runs stand still and it looks as if "
+        "nothing was planned.",
+        remedy=("make dev", "That starts UI and daemon together", "kai-lab nightly"),
         signs=(
             said("daemon is not running", at=NAMED),
             said("no daemon heartbeats", at=NAMED),
@@ -78,8 +78,8 @@ FAULTS: tuple[Fault, ...] = (
         id="dagster.pool-busy",
         component="Dagster",
         title="step is waiting: concurrency pool ... has no free slots",
-        cause="Another run holds the lab's pool: one lab has one writer. A run that was killed may hold it until it "
-        "is freed.",
+        cause="Another run holds the lab's pool: one lab has one writer. A run that was killed may hold it until "
+        "it is freed.",
         remedy=(
             "Look at Deployment > Concurrency in the UI and free the slot of a dead run",
             "kai-lab status",
@@ -109,11 +109,11 @@ FAULTS: tuple[Fault, ...] = (
         component="Dagster",
         title="Execution of run ... failed. Run worker process unexpectedly exited",
         cause="The process of the run or step was killed (by a person, a restart, or for want of memory), so the "
-        "step could not say what it did. What it started on the cluster "
-        "may still go on.",
+        "step could not say what it did. What it started on the cluster may still go on.",
         remedy=(
             "dmesg | grep -i 'killed process'",
-            "kai-lab run goes on from what is there and heals pending releases",
+            "kai-lab run",
+            "It goes on from what is there and heals pending releases",
         ),
         signs=(
             said(
@@ -217,7 +217,7 @@ FAULTS: tuple[Fault, ...] = (
             "df -h .",
             "ls -ld .lab",
             "KAI_LAB_STATE_DIR=/another/folder kai-lab run",
-            "kai-lab down --all begins anew",
+            "kai-lab down --all",
         ),
         signs=(
             said("the lab's state folder cannot be written", at=EXACT),
@@ -254,8 +254,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         id="rehearsal.server",
         component="rehearsal",
-        title="the HTTP server ended while it started / no port to listen on / the server is still running after it "
-        "was stopped",
+        title="the HTTP server ended while it started / no port to listen on / the server is still running after "
+        "it was stopped",
         cause="The rehearsal's own API server did not start or stop as it should: no free port on 127.0.0.1, no "
         "space for its database, or a process that is stuck.",
         remedy=("kai-lab down", "kai-lab run", "Look at server.log in the lab's state folder (.lab/<lab>)"),

@@ -57,8 +57,7 @@ FAULTS: tuple[Fault, ...] = (
         component="registry",
         title="403 denied: denied / denied: requested access to the resource is denied",
         cause="The registry {host} refuses access. For a public chart or image this is nearly always an expired "
-        "login in "
-        "~/.docker/config.json or helm's registry config; helm 3.13.0 also had a bug of that look.",
+        "login in ~/.docker/config.json or helm's registry config; helm 3.13.0 also had a bug of that look.",
         remedy=(
             "helm registry logout {host}",
             "docker logout {host}",
@@ -87,8 +86,8 @@ FAULTS: tuple[Fault, ...] = (
         id="registry.not-found",
         component="registry",
         title='failed to perform "FetchReference" on source: ...: not found',
-        cause="The registry has no {reference}. Tags count letter by letter: 0.17.0 is not v0.17.0 and 1.1.0 is not "
-        "1.1.0-chart.",
+        cause="The registry has no {reference}. Tags count letter by letter: 0.17.0 is not v0.17.0 and 1.1.0 is "
+        "not 1.1.0-chart.",
         remedy=(
             "kai-lab versions",
             "helm show chart oci://REPOSITORY --version VERSION",
@@ -112,11 +111,10 @@ FAULTS: tuple[Fault, ...] = (
         title="Unable to locate any tags in provided repository / Could not locate a version matching provided "
         "version string",
         cause="Without an exact version helm skips tags that begin with v and pre-releases, so it finds none to "
-        "take. KAI's tags "
-        "begin with v, and the isolator's chart tags (1.1.0-chart) count as pre-releases.",
+        "take. KAI's tags begin with v, and the isolator's chart tags (1.1.0-chart) count as pre-releases.",
         remedy=(
-            "helm install NAME oci://REPOSITORY --version v0.17.0",
-            "helm install NAME oci://REPOSITORY --version 1.1.0-chart",
+            "helm show chart oci://ghcr.io/kai-scheduler/kai-scheduler/kai-scheduler --version v0.17.0",
+            "helm show chart oci://docker.io/projecthami/kai-resource-isolator --version 1.1.0-chart",
             "Never take v0.20.x of KAI for newer than v0.17: it is older and withdrawn",
         ),
         signs=(
@@ -132,7 +130,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The registry speaks plain HTTP and the client insists on HTTPS. helm 3 falls back by itself, helm 4 "
         "and containerd do not.",
         remedy=(
-            "helm install ... --plain-http",
+            "Give helm 4 the option --plain-http",
             'Write the mirror with http:// in lab.toml: [mirrors] "docker.io" = "http://127.0.0.1:5000"',
             "For docker: list it under insecure-registries in /etc/docker/daemon.json",
         ),
@@ -244,8 +242,8 @@ FAULTS: tuple[Fault, ...] = (
         id="registry.digest",
         component="registry",
         title="failed size validation / unexpected commit digest / digest did not match",
-        cause="What the registry or a mirror delivered is not what its digest names: a broken cache or a proxy that "
-        "changes content.",
+        cause="What the registry or a mirror delivered is not what its digest names: a broken cache or a proxy "
+        "that changes content.",
         remedy=("Pull it again without the mirror", "Remove the mirror's cached copy"),
         signs=(
             said("failed size validation"),

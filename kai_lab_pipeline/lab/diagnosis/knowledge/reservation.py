@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_CROSSING
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler/issues"
@@ -17,16 +18,15 @@ FAULTS: tuple[Fault, ...] = (
         id="boundary.nvml-library-missing",
         component="KAI resource reservation",
         title="unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND",
-        cause="The reservation pod finds no NVIDIA library. This is the lab's expected boundary: nvml-mock puts its "
-        "library on the node, and "
-        "nothing carries it into KAI's reservation pod, so no shared pod can be bound. On a cluster with real GPUs, "
-        "or one that was prepared "
-        "to cross the boundary, it is a fault: the NVIDIA runtime does not reach the reservation pods.",
+        cause="The reservation pod finds no NVIDIA library. This is the lab's expected boundary: nvml-mock puts "
+        "its library on the node, and nothing carries it into KAI's reservation pod, so no shared pod can be "
+        "bound. On a cluster with real GPUs, or one that was prepared to cross the boundary, it is a fault: the "
+        "NVIDIA runtime does not reach the reservation pods.",
         remedy=(
             "Nothing, where no toolkit is installed: everything before this point is proven",
-            "To cross it: a containerd runtime nvidia (NVIDIA container toolkit, mode cdi), RuntimeClass nvidia "
-            "with handler nvidia, and "
-            "helm upgrade kai-scheduler ... --set binder.runtimeClassName=nvidia",
+            "To cross it: a containerd runtime nvidia (NVIDIA container toolkit, mode cdi), a RuntimeClass nvidia "
+            "with handler nvidia, and then the next command",
+            KAI_CROSSING,
             "kubectl logs -n kai-resource-reservation {pod}",
         ),
         signs=(said("unable to initialize nvml: error_library_not_found", at=EXACT),),
@@ -42,11 +42,10 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI resource reservation",
         title="ERROR_LIBRARY_NOT_FOUND on a cluster that is prepared to cross the boundary",
         cause="The bundle says that NVML gets into pods here ({crossing}), and the reservation pod still finds no "
-        "library: its pods do not use the "
-        "RuntimeClass nvidia, or its handler is not the NVIDIA runtime.",
+        "library: its pods do not use the RuntimeClass nvidia, or its handler is not the NVIDIA runtime.",
         remedy=(
             "kubectl get config kai-config -o jsonpath='{.spec.binder.resourceReservation.runtimeClassName}'",
-            "helm upgrade kai-scheduler ... --set binder.runtimeClassName=nvidia",
+            KAI_CROSSING,
             "kubectl get runtimeclass nvidia -o jsonpath='{.handler}'",
         ),
         signs=(seen("boundary", state="crossing_broken", at=EXACT + 1),),
@@ -60,8 +59,8 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI resource reservation",
         title="unable to initialize NVML: ERROR_UNKNOWN (or another than ERROR_LIBRARY_NOT_FOUND)",
         cause="The reservation pod has an NVIDIA library, and NVML fails with {nvml_error}. This is not the lab's "
-        "boundary: driver and library do not "
-        "fit, devices are missing in the container, or the mock's configuration is broken.",
+        "boundary: driver and library do not fit, devices are missing in the container, or the mock's "
+        "configuration is broken.",
         remedy=(*_LOGS, "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64"),
         signs=(
             said(
@@ -81,8 +80,7 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI resource reservation",
         title="found 8 devices, 1 was expected",
         cause="NVML works in the reservation pod and shows {found} cards, where the pod was given one: the device "
-        "plugin passes no device nodes "
-        "(--pass-device-specs), so the mock counts all of them.",
+        "plugin passes no device nodes (--pass-device-specs), so the mock counts all of them.",
         remedy=(
             "kubectl get daemonset -n kube-system nvidia-device-plugin-mock -o yaml | grep pass-device-specs",
             "Apply the lab's own manifests/device-plugin.yaml",
@@ -111,9 +109,8 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI binder",
         title="failed waiting for GPU reservation pod to allocate: kai-resource-reservation/gpu-reservation-...",
         cause="KAI's binder started {reservation}, and in 40 s it did not write down which GPU it got. Only the "
-        "reservation pod's own log tells why: "
-        "ERROR_LIBRARY_NOT_FOUND there is the lab's expected boundary, anything else (an image that cannot be "
-        "pulled, no free GPU) is a fault.",
+        "reservation pod's own log tells why: ERROR_LIBRARY_NOT_FOUND there is the lab's expected boundary, "
+        "anything else (an image that cannot be pulled, no free GPU) is a fault.",
         remedy=(
             "kubectl get pods -n kai-resource-reservation -o wide",
             "kubectl logs -n kai-resource-reservation {reservation} --previous",
@@ -137,8 +134,7 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI binder",
         title="failed to find annotation on reservation pod",
         cause="The reservation pod {pod} runs and carries no annotation run.ai/reserve_for_gpu_index: it could not "
-        "write it, for want of rights, or was "
-        "replaced meanwhile.",
+        "write it, for want of rights, or was replaced meanwhile.",
         remedy=(
             "kubectl auth can-i patch pods -n kai-resource-reservation --as "
             "system:serviceaccount:kai-resource-reservation:kai-resource-reservation",
@@ -163,8 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI resource reservation",
         title="gpu-reservation-...: ImagePullBackOff",
         cause="The reservation pod's image {image} cannot be pulled. Its first pull counts against the binder's 40 "
-        "s, so pull it beforehand. This is not "
-        "the lab's boundary.",
+        "s, so pull it beforehand. This is not the lab's boundary.",
         remedy=(
             "kubectl describe pod -n kai-resource-reservation {pod}",
             "docker exec kai-hami-test-control-plane crictl pull {image}",

@@ -39,8 +39,7 @@ FAULTS: tuple[Fault, ...] = (
         component="webhook",
         title='failed calling webhook "...": service "..." not found',
         cause="The webhook {webhook} points to the Service {service} that is gone: an uninstall left its "
-        "configuration behind, and "
-        "with failurePolicy Fail nothing it covers can be created.",
+        "configuration behind, and with failurePolicy Fail nothing it covers can be created.",
         remedy=(
             "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
             "kubectl delete validatingwebhookconfigurations,mutatingwebhookconfigurations -l "
@@ -71,8 +70,7 @@ FAULTS: tuple[Fault, ...] = (
         component="webhook",
         title='failed calling webhook "...": tls: failed to verify certificate: x509',
         cause="The API server does not trust the certificate of webhook {webhook}: the caBundle in its "
-        "configuration and the "
-        "certificate in its Secret are not a pair, or the certificate is for another name.",
+        "configuration and the certificate in its Secret are not a pair, or the certificate is for another name.",
         remedy=(
             "kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations -o yaml",
             "kubectl get secrets -n {namespace}",
@@ -140,8 +138,8 @@ FAULTS: tuple[Fault, ...] = (
         id="webhook.tls-noise",
         component="webhook",
         title="http: TLS handshake error from ...: EOF / remote error: tls: bad certificate",
-        cause="A caller of a webhook broke off or did not trust its certificate: usual while certificates are being "
-        "written.",
+        cause="A caller of a webhook broke off or did not trust its certificate: usual while certificates are "
+        "being written.",
         remedy=("Look whether it goes on: kubectl logs DEPLOYMENT --since=1m",),
         signs=(said("http: tls handshake error", at=SYMPTOM),),
         transient=True,
