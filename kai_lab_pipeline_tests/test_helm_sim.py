@@ -111,8 +111,8 @@ def test_a_release_that_another_helm_left_half_done(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ({"helm_unauthorized": True}, 'manifests/0.3.0": basic credential not found'),
-        ({"helm_rate_limited": True}, "response status code 429: toomanyrequests"),
+        ({"registry_unauthorized": True}, 'manifests/0.3.0": basic credential not found'),
+        ({"registry_rate_limited": True}, "response status code 429: toomanyrequests"),
     ],
 )
 def test_a_registry_that_does_not_give_the_chart(tmp_path: Path, fault: dict[str, bool], text: str) -> None:

@@ -34,7 +34,15 @@ from kai_lab_pipeline.rehearsal.client import (
 from kai_lab_pipeline.rehearsal.components.faults import Faults
 from kai_lab_pipeline.rehearsal.profiles import Chart, UnknownVersion
 
-__all__ = ["HelmError", "UnknownVersion", "install_or_upgrade", "list_releases", "provide_image", "uninstall"]
+__all__ = [
+    "HelmError",
+    "UnknownVersion",
+    "deployed",
+    "install_or_upgrade",
+    "list_releases",
+    "provide_image",
+    "uninstall",
+]
 
 _MANAGER = "helm"
 _KEEP = "helm.sh/resource-policy"
@@ -67,6 +75,18 @@ def install_or_upgrade(
     """
     with SyncApi(url, token) as api:
         return _Installation(api, release, namespace, chart, version, values, time_scale, wait_s).run()
+
+
+def deployed(
+    url: str, token: str, *, release: str, namespace: str, chart: str, version: str, values: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """The row of helm list when the release is deployed with this very chart, version and values; else None."""
+    with SyncApi(url, token) as api:
+        newest = _newest(api, namespace, release)
+        if newest is None or newest["status"] != "deployed" or newest["config"] != dict(values):
+            return None
+        name = chart.rstrip("/").rpartition("/")[2]
+        return _row(newest) if (newest["chart"], newest["chart_version"]) == (name, version) else None
 
 
 def uninstall(url: str, token: str, *, release: str, namespace: str, time_scale: float = 0.01) -> list[str]:
@@ -197,9 +217,9 @@ class _Installation:
         get = f'failed to perform "FetchReference" on source: GET "https://{host}/v2/{path}/manifests/{self.version}": '
         if self._named("chart_not_found"):
             raise UnknownVersion(self.reference, self.version)
-        if self.faults.on("helm_unauthorized"):
+        if self.faults.on("registry_unauthorized"):
             raise HelmError(f"{self._prefix}{get}basic credential not found")
-        if self.faults.on("helm_rate_limited"):
+        if self.faults.on("registry_rate_limited"):
             text = "response status code 429: toomanyrequests: You have reached your unauthenticated pull rate limit."
             raise HelmError(f"{self._prefix}{get}{text}")
 

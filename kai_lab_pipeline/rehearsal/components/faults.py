@@ -11,8 +11,8 @@ FAULTS: Mapping[str, str] = {
     "library_missing": "nvml-mock does not put its library on the node: the device plugin finds no NVML",
     "mock_label_missing": "nvml-mock runs but never labels the node nvidia.com/gpu.present",
     "image_missing": "parameter: part of an image name that no registry has (default nvml-mock)",
-    "registry_unauthorized": "pulls that are not on the node are refused: authentication required",
-    "registry_rate_limited": "pulls that are not on the node are refused: too many requests",
+    "registry_unauthorized": "registries refuse charts, and images that are not on the node: authentication required",
+    "registry_rate_limited": "registries refuse charts, and images that are not on the node: too many requests",
     "crash_loop": "parameter: name of a container that exits with 1 soon after it started (or component=NAME)",
     "plugin_not_registering": "the device plugin is Ready but never registers with the kubelet",
     "time_slicing": "parameter: replicas per card the device plugin advertises (default 10: 80 from 8)",
@@ -37,8 +37,6 @@ FAULTS: Mapping[str, str] = {
     "helm_pending": "parameter: release (default any) that another helm left in pending-install",
     "helm_failed_hook": "parameter: release (default kai-scheduler) whose last hook never finishes",
     "chart_not_found": "parameter: release (default any) whose chart version the registry does not have",
-    "helm_unauthorized": "the chart registry asks for credentials",
-    "helm_rate_limited": "the chart registry answers with too many requests",
     "crossed": "the node has the NVIDIA runtime as its default: NVML gets into every pod",
 }
 """Every fault there is, with what it does and what its parameter means."""

@@ -200,9 +200,9 @@ class Endpoints(Controller):
                 for index, webhook in enumerate(configuration.get("webhooks") or []):
                     client = webhook["clientConfig"]
                     path = _webhook_path(client, key)
-                    if path is None or client.get("url") == base + path:
+                    value = {"url": f"{base}{path}", "caBundle": bundle}
+                    if path is None or client == value:
                         continue
-                    value = {"url": base + path, "caBundle": bundle}
                     patch.append({"op": "replace", "path": f"/webhooks/{index}/clientConfig", "value": value})
                 if patch:
                     await self.patch(configuration, patch, content_type=JSON_PATCH)
