@@ -84,8 +84,12 @@ class Backend(Protocol):
         """Make the nvml-mock image present on the nodes."""
         ...
 
-    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
-        """Install or upgrade the chart release of a component (``nvml_mock``, ``kai_scheduler``, ...)."""
+    def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
+        """Install or upgrade the chart release of a component (``nvml_mock``, ``kai_scheduler``, ...).
+
+        A release that is deployed with this chart, version and values already is left alone (`changed` is False),
+        unless `repair` asks to apply it again, over what somebody changed on the cluster.
+        """
         ...
 
     def releases(self) -> Sequence[Mapping[str, Any]]:

@@ -195,7 +195,7 @@ class ContextBackend:
             skipped=True,
         )
 
-    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
+    def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
         """Install a chart; refuses a release of this name that the lab did not install."""
         cluster = self.connect()
         mark = self._own_mark(cluster)
@@ -211,7 +211,8 @@ class ContextBackend:
                     f"-n {chart.namespace}",
                 )
             mark_release(cluster, chart.namespace, chart.release, ours=True)  # before: a cut-off install is ours
-        return releases.install(chart, log, deadline_s=install_deadline_s(self._settings, component))
+        deadline_s = install_deadline_s(self._settings, component)
+        return releases.install(chart, log, deadline_s=deadline_s, repair=repair)
 
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases(self.connect()).rows()

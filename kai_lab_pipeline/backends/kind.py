@@ -113,8 +113,9 @@ class KindBackend:
     def provide_image(self, log: Log) -> StepFacts:
         return self._images.provide(self._name, log)
 
-    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
-        return self._releases().install(chart, log, deadline_s=install_deadline_s(self._settings, component))
+    def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
+        deadline_s = install_deadline_s(self._settings, component)
+        return self._releases().install(chart, log, deadline_s=deadline_s, repair=repair)
 
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases().rows()

@@ -128,8 +128,24 @@ class RehearsalBackend:
             changed = helm.provide_image(handle.url, handle.token, node, image)
         return StepFacts(f"image {image} is named on node {node}; nothing was built", changed=bool(changed))
 
-    def install(self, component: str, chart: Chart, log: Log) -> StepFacts:
+    def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
         handle = self._handle()
+        there = (
+            None
+            if repair
+            else helm.deployed(
+                handle.url,
+                handle.token,
+                release=chart.release,
+                namespace=chart.namespace,
+                chart=chart.chart,
+                version=chart.version,
+                values=dict(chart.values),
+            )
+        )
+        if there is not None:
+            said = f"{there['chart']} is already deployed with these values, revision {there['revision']}"
+            return StepFacts(said, changed=False, facts={"chart": there["chart"]})
         with _told():
             row = helm.install_or_upgrade(
                 handle.url,

@@ -37,10 +37,14 @@ class Releases:
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return self._helm.releases()
 
-    def install(self, chart: Chart, log: Log, *, deadline_s: float) -> StepFacts:
-        """Install or upgrade; raises ToolError with the first error, its hint, and what did not come up."""
+    def install(self, chart: Chart, log: Log, *, deadline_s: float, repair: bool = False) -> StepFacts:
+        """Install or upgrade; raises ToolError with the first error, its hint, and what did not come up.
+
+        With `repair` a release that is deployed as wanted is upgraded all the same: helm then writes over what was
+        changed on the cluster since.
+        """
         row = self._helm.find(chart.release, chart.namespace)
-        if row is not None and row.get("status") == "deployed" and self._same(row, chart):
+        if not repair and row is not None and row.get("status") == "deployed" and self._same(row, chart):
             return self._facts(row, "is already deployed with these values", changed=False)
         healed = self._heal(chart, row, log)
         if row is None:

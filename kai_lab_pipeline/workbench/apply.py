@@ -21,6 +21,7 @@ MANIFESTS: Mapping[str, str] = {
 """The manifest of each asset that is one; the device plugin's is named in lab.toml."""
 REPLACEABLE = ("RuntimeClass",)
 """Kinds besides pods with fields that cannot change (a RuntimeClass's handler) and that hold no state of their own."""
+_NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 POD_END_S = 60.0
 """Longest time a replaced pod gets to end, real seconds: busybox's sleep ignores TERM for its 30 s of grace."""
 
@@ -69,8 +70,7 @@ class Applier:
             return self._replace(obj, f"what cannot be changed is different ({error.message[:160]})")
         if before is None:
             return "created", attempts
-        same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
-        return "unchanged" if same else "configured", attempts
+        return "unchanged" if content_of(before) == content_of(after) else "configured", attempts
 
     def _pod(self, obj: Mapping[str, Any]) -> tuple[str, int]:
         """A pod is made once: what was decided at its creation (spec, what webhooks injected) cannot change later."""
@@ -95,6 +95,13 @@ class Applier:
 
     def _retry(self, call: Callable[[], T], what: str) -> tuple[T, int]:
         return retry_transient(call, what=what, deadline_s=self.deadline_s, log=self.log)
+
+
+def content_of(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest decides about an object: without its status, which controllers go on writing, and bookkeeping."""
+    content = {key: value for key, value in obj.items() if key not in _NOT_CONTENT}
+    content["metadata"] = {part: obj["metadata"].get(part) or {} for part in ("labels", "annotations")}
+    return content
 
 
 def _why_replace(cluster: Cluster, obj: Mapping[str, Any], living: Mapping[str, Any]) -> str | None:
