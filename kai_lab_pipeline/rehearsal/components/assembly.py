@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.rehearsal.components.daemonsets import DaemonSetController
 from kai_lab_pipeline.rehearsal.components.default_scheduler import DefaultScheduler
+from kai_lab_pipeline.rehearsal.components.jobs import JobController
 from kai_lab_pipeline.rehearsal.components.kai_binder import Binder
 from kai_lab_pipeline.rehearsal.components.kai_groups import PodGroupController, PodGrouper, QueueController
 from kai_lab_pipeline.rehearsal.components.kai_operator import Operator
 from kai_lab_pipeline.rehearsal.components.kai_scheduler import Scheduler
 from kai_lab_pipeline.rehearsal.components.kubelet import Kubelet
 from kai_lab_pipeline.rehearsal.components.kubelet_server import KubeletApp
+from kai_lab_pipeline.rehearsal.components.namespaces import NamespaceDefaults
 from kai_lab_pipeline.rehearsal.components.node import Node
 from kai_lab_pipeline.rehearsal.components.runtime import Controller, Sim
 from kai_lab_pipeline.rehearsal.components.serving import LocalServer
 from kai_lab_pipeline.rehearsal.components.webhooks import Endpoints, WebhookApp
-from kai_lab_pipeline.rehearsal.components.workloads import (
-    DaemonSetController,
-    DeploymentController,
-    JobController,
-    NamespaceDefaults,
-    ReplicaSetController,
-)
+from kai_lab_pipeline.rehearsal.components.workloads import DeploymentController, ReplicaSetController
 
 _CACHED = (
     "nodes",

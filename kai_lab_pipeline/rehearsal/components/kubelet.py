@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+
+import httpx
 
 from kai_lab_pipeline.rehearsal import profiles
 from kai_lab_pipeline.rehearsal.client import RESOURCES, STRATEGIC_PATCH, ApiError, Object
 from kai_lab_pipeline.rehearsal.components import programs
 from kai_lab_pipeline.rehearsal.components.informers import key_of
-from kai_lab_pipeline.rehearsal.components.node import NODE_IP, Node, canonical_image, gpus_of
+from kai_lab_pipeline.rehearsal.components.node import Node, gpus_of
+from kai_lab_pipeline.rehearsal.components.pod_needs import missing_setting, missing_volume, pull_problem
+from kai_lab_pipeline.rehearsal.components.pod_status import ContainerState, PodState
 from kai_lab_pipeline.rehearsal.components.podlogs import ContainerLog
 from kai_lab_pipeline.rehearsal.components.runtime import Sim, now
 
@@ -23,28 +26,8 @@ _PULL_BACKOFF_S = 10.0
 _IGNORES_TERM_S = 1.0
 """What the kubelet takes beyond the grace period to kill a process that ignores TERM (31 s for 30 s, measured)."""
 _CONFIG_RETRY_S = 2.0
-
-
-@dataclass
-class ContainerState:
-    """What the kubelet knows of one container."""
-
-    spec: Object
-    state: Object = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
-    last: Object = field(default_factory=dict)
-    container_id: str = ""
-    restarts: int = 0
-    ready: bool = False
-    started: bool = False
-
-    @property
-    def name(self) -> str:
-        return str(self.spec["name"])
-
-    @property
-    def attempt(self) -> int:
-        """Number of the newest attempt that was started: names its log file."""
-        return self.restarts
+_STUMBLED_S = 0.2
+"""Real seconds."""
 
 
 class PodWorker:
@@ -57,37 +40,11 @@ class PodWorker:
         self.namespace, self.name = key_of(pod)
         self.uid = str(pod["metadata"]["uid"])
         self.devices: list[int] = []
-        self.containers = [ContainerState(spec) for spec in pod["spec"].get("containers") or []]
-        self.ip: str | None = None
-        self.sandbox = False
-        self.start_time = now()
-        self.phase = "Pending"
-        self._times: dict[str, tuple[str, str]] = {}
-        self._explained: set[str] = set()
+        containers = [ContainerState(spec) for spec in pod["spec"].get("containers") or []]
+        self.state = PodState(containers, generation=int(pod["metadata"].get("generation") or 1))
+        self.state.adopt(pod.get("status") or {})
         self._deleting = asyncio.Event()
         self._publishing = asyncio.Lock()
-        self._adopt(pod.get("status") or {})
-
-    def _adopt(self, status: Object) -> None:
-        """Takes over what an earlier run of this kubelet reported: running containers still run."""
-        self.start_time = status.get("startTime") or self.start_time
-        self.ip = status.get("podIP")
-        self.sandbox = self.ip is not None
-        self.phase = status.get("phase") or "Pending"
-        for condition in status.get("conditions") or []:
-            self._times[condition["type"]] = (condition["status"], condition.get("lastTransitionTime") or now())
-            if condition.get("reason"):
-                self._explained.add(condition["type"])
-        known = {entry["name"]: entry for entry in status.get("containerStatuses") or []}
-        for container in self.containers:
-            entry = known.get(container.name)
-            if entry is not None:
-                container.state = entry.get("state") or container.state
-                container.last = entry.get("lastState") or {}
-                container.restarts = int(entry.get("restartCount") or 0)
-                container.container_id = entry.get("containerID") or ""
-                container.ready = bool(entry.get("ready"))
-                container.started = bool(entry.get("started"))
 
     def update(self, pod: Object) -> None:
         self.pod = pod
@@ -112,22 +69,22 @@ class PodWorker:
             await asyncio.gather(deleting, living, return_exceptions=True)
 
     async def _live(self) -> None:
-        if self.phase in ("Succeeded", "Failed"):
+        if self.state.phase in ("Succeeded", "Failed"):
             return
         if not await self._admit():
             return
         await self.publish()
         await self._make_sandbox()
         await self._mount_volumes()
-        loops = [asyncio.create_task(self._container_loop(container)) for container in self.containers]
+        loops = [asyncio.create_task(self._container_loop(container)) for container in self.state.containers]
         try:
             await asyncio.gather(*loops)
         finally:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        codes = [(c.state.get("terminated") or {}).get("exitCode") for c in self.containers]
-        self.phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
+        codes = [(c.state.get("terminated") or {}).get("exitCode") for c in self.state.containers]
+        self.state.phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
         self.kubelet.node.devices.release(self.uid)
         await self.publish()
 
@@ -144,20 +101,20 @@ class PodWorker:
                 "phase": "Failed",
                 "reason": reason,
                 "message": f"Pod was rejected: {error}",
-                "startTime": self.start_time,
-                "observedGeneration": self.pod["metadata"].get("generation", 1),
+                "startTime": self.state.start_time,
+                "observedGeneration": self.state.generation,
             }
             await self._patch_status(status)
             return False
         return True
 
     async def _make_sandbox(self) -> None:
-        while not self.sandbox:
+        while not self.state.sandbox:
             handler = self._handler()
             if handler in self.kubelet.handlers:
                 await self.sim.sleep(0.3)
-                self.ip = self.kubelet.next_ip()
-                self.sandbox = True
+                self.state.ip = self.kubelet.next_ip()
+                self.state.sandbox = True
             else:
                 text = (
                     "Failed to create pod sandbox: rpc error: code = Unknown desc = "
@@ -179,28 +136,11 @@ class PodWorker:
 
     async def _mount_volumes(self) -> None:
         while True:
-            missing = self._missing_volume()
+            missing = missing_volume(self.sim, self.pod)
             if missing is None:
                 return
             await self.event("Warning", "FailedMount", missing)
             await self.sim.sleep(_CONFIG_RETRY_S)
-
-    def _missing_volume(self) -> str | None:
-        for volume in self.pod["spec"].get("volumes") or []:
-            for source, plural, field_name in (
-                ("configMap", "configmaps", "name"),
-                ("secret", "secrets", "secretName"),
-            ):
-                wanted = volume.get(source)
-                if not wanted or wanted.get("optional"):
-                    continue
-                if self.sim.of(plural).get(self.namespace, wanted.get(field_name, "")) is None:
-                    kind = "configmap" if source == "configMap" else "secret"
-                    return (
-                        f'MountVolume.SetUp failed for volume "{volume["name"]}" : '
-                        f'{kind} "{wanted.get(field_name)}" not found'
-                    )
-        return None
 
     async def _container_loop(self, container: ContainerState) -> None:
         if "running" in container.state:
@@ -242,7 +182,7 @@ class PodWorker:
                 await self.event("Normal", "Pulled", text, container)
                 return
             await self.event("Normal", "Pulling", f'Pulling image "{image}"', container)
-            problem = self._pull_problem(image, present)
+            problem = pull_problem(self.sim.faults, image, present=present)
             if problem is None:
                 await self.sim.sleep(0.1)
                 if not present:
@@ -267,54 +207,15 @@ class PodWorker:
         await self.publish()
         await self.kubelet.pull_pause(container, _PULL_BACKOFF_S)
 
-    def _pull_problem(self, image: str, present: bool) -> str | None:
-        """Why a pull fails, in containerd's words; None when it succeeds."""
-        faults = self.sim.faults
-        full = canonical_image(image)
-        host, _, rest = full.partition("/")
-        repository, _, tag = rest.rpartition(":")
-        resolve = f'failed to pull and unpack image "{full}": failed to resolve reference "{full}": '
-        missing = faults.on("image_missing") and faults.text("image_missing", "nvml-mock") in full
-        reservation = faults.on("reservation_image_pull") and "/resourcereservation" in full
-        if missing or reservation or not profiles.image_exists(full):
-            return f"rpc error: code = NotFound desc = {resolve}{full}: not found"
-        if not present and faults.on("registry_unauthorized"):
-            return (
-                f"{resolve}failed to authorize: failed to fetch anonymous token: unexpected status from GET request to "
-                f"https://{host}/token?scope=repository%3A{repository}%3Apull&service={host}: 401 Unauthorized"
-            )
-        if not present and faults.on("registry_rate_limited"):
-            return (
-                f"{resolve}unexpected status from HEAD request to https://{host}/v2/{repository}/manifests/{tag}: "
-                "429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"
-            )
-        return None
-
     async def _settings(self, container: ContainerState) -> None:
         while True:
-            missing = self._missing_setting(container.spec)
+            missing = missing_setting(self.sim, self.namespace, container.spec)
             if missing is None:
                 return
             await self.event("Warning", "Failed", f"Error: {missing}", container)
             container.state = {"waiting": {"reason": "CreateContainerConfigError", "message": missing}}
             await self.publish()
             await self.sim.sleep(_CONFIG_RETRY_S)
-
-    def _missing_setting(self, spec: Object) -> str | None:
-        maps = self.sim.of("configmaps")
-        for env in spec.get("env") or []:
-            ref = (env.get("valueFrom") or {}).get("configMapKeyRef")
-            if ref and not ref.get("optional"):
-                found = maps.get(self.namespace, ref["name"])
-                if found is None:
-                    return f'configmap "{ref["name"]}" not found'
-                if ref["key"] not in (found.get("data") or {}):
-                    return f"couldn't find key {ref['key']} in ConfigMap {self.namespace}/{ref['name']}"
-        for source in spec.get("envFrom") or []:
-            ref = source.get("configMapRef")
-            if ref and not ref.get("optional") and maps.get(self.namespace, ref["name"]) is None:
-                return f'configmap "{ref["name"]}" not found'
-        return None
 
     async def _start(self, container: ContainerState) -> None:
         container.container_id = f"containerd://{self.kubelet.random_hex(64)}"
@@ -323,7 +224,7 @@ class PodWorker:
         container.state = {"running": {"startedAt": now()}}
         container.started = True
         container.ready = not container.spec.get("readinessProbe")
-        self.phase = "Running"
+        self.state.phase = "Running"
         self.log_of(container).write()
         await self.publish()
 
@@ -389,7 +290,7 @@ class PodWorker:
     async def _terminate(self) -> None:
         """Ends the containers as asked and takes the pod out of the API."""
         grace = float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-        running = [c for c in self.containers if "running" in c.state]
+        running = [c for c in self.state.containers if "running" in c.state]
         for container in running:
             await self.event("Normal", "Killing", f"Stopping container {container.name}", container)
         if running and grace > 0:
@@ -415,7 +316,7 @@ class PodWorker:
     async def publish(self) -> None:
         """Writes the pod's status as the kubelet sees it now."""
         async with self._publishing:
-            await self._patch_status(self._status())
+            await self._patch_status(self.state.status())
 
     async def _patch_status(self, status: Object) -> None:
         try:
@@ -433,85 +334,6 @@ class PodWorker:
                 raise
         else:
             self.sim.informers.learn(answer)
-
-    def _status(self) -> Object:
-        status: Object = {
-            "phase": self.phase,
-            "conditions": self._conditions(),
-            "containerStatuses": [self._container_status(c) for c in self.containers],
-            "hostIP": NODE_IP,
-            "hostIPs": [{"ip": NODE_IP}],
-            "observedGeneration": self.pod["metadata"].get("generation", 1),
-            "startTime": self.start_time,
-        }
-        if self.ip and self.phase in ("Pending", "Running"):
-            status |= {"podIP": self.ip, "podIPs": [{"ip": self.ip}]}
-        return status
-
-    def _conditions(self) -> list[Object]:
-        unready = [c.name for c in self.containers if not c.ready]
-        done = self.phase == "Succeeded"
-        conditions = [
-            self._condition("PodReadyToStartContainers", self.sandbox and self.phase in ("Pending", "Running")),
-            self._condition("Initialized", True, "PodCompleted" if done else None),
-        ]
-        for kind in ("Ready", "ContainersReady"):
-            condition = self._condition(kind, not unready, "PodCompleted" if done else None)
-            if unready and not done:
-                condition |= {
-                    "reason": "ContainersNotReady",
-                    "message": f"containers with unready status: [{' '.join(unready)}]",
-                }
-                self._explained.add(kind)
-            conditions.append(condition)
-        conditions.append(self._condition("PodScheduled", True))
-        return conditions
-
-    def _condition(self, kind: str, value: bool, reason: str | None = None) -> Object:
-        text = "True" if value else "False"
-        known = self._times.get(kind)
-        if known is None or known[0] != text:
-            known = self._times[kind] = (text, now())
-        condition: Object = {
-            "type": kind,
-            "status": text,
-            "lastProbeTime": None,
-            "lastTransitionTime": known[1],
-            "observedGeneration": self.pod["metadata"].get("generation", 1),
-        }
-        if reason is not None:
-            condition["reason"] = reason
-        elif kind in self._explained:
-            # A strategic merge keeps what it does not name: a condition that holds again must drop its old reason.
-            condition |= {"reason": None, "message": None}
-        return condition
-
-    def _container_status(self, container: ContainerState) -> Object:
-        spec = container.spec
-        image = str(spec["image"])
-        status: Object = {
-            "name": container.name,
-            "image": canonical_image(image) if container.container_id else image,
-            "imageID": profiles.image_id(image) if container.container_id else "",
-            "lastState": container.last,
-            "ready": container.ready,
-            "restartCount": container.restarts,
-            "started": container.started,
-            "state": container.state,
-        }
-        mounts = [
-            {key: mount[key] for key in ("mountPath", "name", "readOnly") if key in mount}
-            | ({"recursiveReadOnly": "Disabled"} if mount.get("readOnly") else {})
-            for mount in spec.get("volumeMounts") or []
-        ]
-        if mounts:
-            status["volumeMounts"] = mounts
-        if container.container_id:
-            resources = spec.get("resources") or {}
-            status |= {"containerID": container.container_id, "resources": resources}
-            if resources.get("requests"):
-                status["allocatedResources"] = resources["requests"]
-        return status
 
 
 class Kubelet:
@@ -552,10 +374,26 @@ class Kubelet:
         worker = self._workers.get(uid)
         if worker is None:
             worker = self._workers[uid] = PodWorker(self, new)
-            task = self.sim.spawn(worker.run(), f"pod {worker.namespace}/{worker.name}")
-            task.add_done_callback(lambda _: self._workers.pop(uid, None))
+            self.sim.spawn(self._work(worker), f"pod {worker.namespace}/{worker.name}")
         else:
             worker.update(new)
+
+    async def _work(self, worker: PodWorker) -> None:
+        """Runs a worker to the pod's end; one that stumbles over the API server begins anew from what is stored."""
+        try:
+            while True:
+                try:
+                    await worker.run()
+                    return
+                except (ApiError, httpx.TransportError) as error:
+                    log.warning("pod %s/%s: %s", worker.namespace, worker.name, error)
+                    await asyncio.sleep(_STUMBLED_S)
+                pod = self.sim.of("pods").get(worker.namespace, worker.name)
+                if pod is None or pod["metadata"]["uid"] != worker.uid:
+                    return
+                worker = self._workers[worker.uid] = PodWorker(self, pod)
+        finally:
+            self._workers.pop(worker.uid, None)
 
     def next_ip(self) -> str:
         self._last_ip = self._last_ip % 60000 + 1

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from kai_lab_pipeline.rehearsal.components.kubelet import ContainerState, Kubelet, PodWorker
+from kai_lab_pipeline.rehearsal.components.kubelet import Kubelet, PodWorker
+from kai_lab_pipeline.rehearsal.components.pod_status import ContainerState
 from kai_lab_pipeline.rehearsal.components.podlogs import ContainerLog, LogQuery, render
 
 Scope = MutableMapping[str, Any]
@@ -49,7 +50,7 @@ class KubeletApp:
         if worker is None:
             await _answer(send, 404, f'pod "{pod}" does not exist\n'.encode())
             return
-        container = next((c for c in worker.containers if c.name == name), None)
+        container = next((c for c in worker.state.containers if c.name == name), None)
         if container is None:
             await _answer(send, 404, f'container "{name}" not found in pod "{pod}"\n'.encode())
             return
@@ -75,7 +76,7 @@ def _log_of(worker: PodWorker, container: ContainerState, previous: bool) -> Con
         running = "running" in container.state
         return logs.of(*where, max(container.attempt - (1 if running else 0), 0))
     if not container.container_id:
-        if worker.phase == "Failed":
+        if worker.state.phase == "Failed":
             raise BadRequest(f'container "{container.name}" in pod "{worker.name}" is not available')
         reason = (container.state.get("waiting") or {}).get("reason", "ContainerCreating")
         reason = _PULL_FAILED.get(reason, reason)
