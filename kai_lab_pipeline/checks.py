@@ -4,19 +4,26 @@ What is expected, and how evidence is judged, stands in `lab.claims`; here the v
 made an asset, its checks judge what that run saw; executed alone they look at the live cluster.
 """
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
+from dagster._utils.warnings import PreviewWarning
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, failure, lab_of, passes
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
 
 ALONE_PATIENCE_S = 15.0
 """How long a check that is executed alone waits for a finding that can still turn, in seconds of a real cluster."""
+LIVE = "the live cluster"
+"""Where a check that is executed alone looks."""
 
 
 def lab_checks(group: Group) -> list[dg.AssetChecksDefinition]:
@@ -25,16 +32,17 @@ def lab_checks(group: Group) -> list[dg.AssetChecksDefinition]:
 
 
 def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
-    specs = [
-        dg.AssetCheckSpec(
-            check.name,
-            asset=group.key(asset),
-            description=check.description,
-            blocking=f"{asset}.{check.name}" in group.gates,
-            partitions_def=group.partitions,
-        )
-        for check in CHECKS[asset]
-    ]
+    with _quiet_preview():
+        specs = [
+            dg.AssetCheckSpec(
+                check.name,
+                asset=group.key(asset),
+                description=check.description,
+                blocking=f"{asset}.{check.name}" in group.gates,
+                **_partitioned(group),
+            )
+            for check in CHECKS[asset]
+        ]
 
     @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=f"lab-{group.name}")
     def checks(context: dg.AssetCheckExecutionContext, lab: LabResource) -> Iterator[dg.AssetCheckResult]:
@@ -43,11 +51,16 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
             results, source = _judge(opened, asset, wanted)
+            changes = [drift.text() for drift in drift_of(opened, asset)] if source == LIVE else []
         except LabError as error:
             raise failure(error) from None
+        if changes:
+            said = "Changed on the cluster: " + ". ".join(changes)
+            context.log.warning(f"{asset}: {said}")
+            context.log_event(dg.AssetObservation(group.key(asset), description=said, partition=_partition(context)))
         for result in results:
             if result.check in wanted:
-                yield _shown(group, opened, result, source)
+                yield _shown(group, opened, result, source, changes)
 
     return checks
 
@@ -55,14 +68,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
 def _report_check(group: Group) -> dg.AssetChecksDefinition:
     key = group.key("boundary_report")
 
-    @dg.asset_check(
-        asset=key,
-        name="every_claim_judged",
-        description="All eight claims have a verdict that rests on evidence.",
-        partitions_def=group.partitions,
-        pool=f"lab-{group.name}",
-    )
-    def every_claim_judged(context: dg.AssetCheckExecutionContext, lab: LabResource) -> dg.AssetCheckResult:
+    def judged(context: dg.AssetCheckExecutionContext, lab: LabResource) -> dg.AssetCheckResult:
         opened = lab_of(context, lab, group)
         try:
             judgement = opened.judge(opened.newest_evidence())
@@ -83,7 +89,26 @@ def _report_check(group: Group) -> dg.AssetChecksDefinition:
             },
         )
 
-    return every_claim_judged
+    with _quiet_preview():
+        return dg.asset_check(
+            asset=key,
+            name="every_claim_judged",
+            description="All eight claims have a verdict that rests on evidence.",
+            pool=f"lab-{group.name}",
+            **_partitioned(group),
+        )(judged)
+
+
+def _partitioned(group: Group) -> dict[str, Any]:
+    return {} if group.partitions is None else {"partitions_def": group.partitions}
+
+
+@contextmanager
+def _quiet_preview() -> Iterator[None]:
+    """Dagster 1.13 calls partitioned checks a preview; they are pinned to one minor version and tested here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreviewWarning)
+        yield
 
 
 def _judge(lab: Lab, asset: str, wanted: frozenset[str]) -> tuple[tuple[CheckResult, ...], str]:
@@ -92,16 +117,22 @@ def _judge(lab: Lab, asset: str, wanted: frozenset[str]) -> tuple[tuple[CheckRes
         return lab.judge_asset(asset, seen), "what this run saw when it made the asset"
     patience_s = max(ALONE_PATIENCE_S * lab.backend.time_scale, 2.0)
     settled = lab.look(asset, deadline_s=min(patience_s, lab.settings.deadline_s(asset)), only=wanted)
-    return settled.results, "the live cluster"
+    return settled.results, LIVE
 
 
-def _shown(group: Group, lab: Lab, result: CheckResult, source: str) -> dg.AssetCheckResult:
+def _partition(context: dg.AssetCheckExecutionContext) -> str | None:
+    return context.partition_key if context.has_partition_key else None
+
+
+def _shown(group: Group, lab: Lab, result: CheckResult, source: str, changes: Sequence[str]) -> dg.AssetCheckResult:
     finding = result.finding
     description = finding.message
     if result.verdict is Verdict.NOT_REACHABLE:
         description = f"not reachable on this backend: {finding.message}"
     elif result.verdict is not Verdict.HELD:
         description = f"{result.verdict}: expected {finding.expected}; observed {finding.observed}. {finding.message}"
+    if changes and not passes(result):
+        description += " Changed on the cluster: " + ". ".join(changes)
     excused = result.excused is not None
     if result.excused is not None:
         description += f" (excused until {result.excused.until}: {result.excused.reason})"

@@ -89,6 +89,26 @@ def down(everything: bool) -> None:
 
 
 @cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
+def versions(as_json: bool) -> None:
+    """Which chart versions are pinned, new, left out (and why), or not understood."""
+    from kai_lab_pipeline.commands.versions import versions_command
+
+    _end(lambda: versions_command(as_json=as_json))
+
+
+@cli.command()
+@click.option("--add", multiple=True, metavar="COMPONENT=VERSION", help="Also judge this version set (repeatable).")
+@click.option("--chart", multiple=True, metavar="COMPONENT=CHART", help="Chart folder or reference for --add.")
+@click.option("--json", "as_json", is_flag=True, help="Print the matrix and the summary as JSON.")
+def nightly(add: tuple[str, ...], chart: tuple[str, ...], as_json: bool) -> None:
+    """Look for new versions, build and judge a lab for each, clean up, and say what changed."""
+    from kai_lab_pipeline.commands.nightly import nightly_command
+
+    _end(lambda: nightly_command(add=add, chart=chart, as_json=as_json))
+
+
+@cli.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=3000, show_default=True)
 def dev(port: int) -> None:
     """The Dagster UI on 127.0.0.1 with this project loaded."""

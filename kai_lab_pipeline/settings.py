@@ -116,7 +116,7 @@ class RehearsalSection(_Section):
     """Seconds of the rehearsal per second of a real cluster."""
     idle_stop_s: float = Field(default=1800, ge=10)
     """The server stops by itself when nothing asked it anything for this long, seconds."""
-    patience_s: float = Field(default=8, gt=0)
+    patience_s: float = Field(default=5, gt=0)
     """Least wait of an asset on the rehearsal, seconds: scaled deadlines are shorter than a busy machine's pauses."""
     scenario: str | None = None
     """A named fault to rehearse; see `kai-lab scenarios`."""
@@ -139,6 +139,22 @@ class Deadlines(_Section):
     cluster: float = Field(default=300, gt=0)
     kai_release: float = Field(default=300, gt=0)
     reservation_boundary: float = Field(default=150, gt=0)
+
+
+class NightlySection(_Section):
+    """Nights against new chart versions."""
+
+    cron: str = "0 2 * * *"
+    cap: int = Field(default=12, ge=1)
+    """Most version sets that one night takes on."""
+    keep_failed: bool = False
+    """Keep the cluster of a candidate whose verdict is broken, to look at it."""
+    keep_days: int = Field(default=60, ge=1)
+    """A version set without a new verdict for this many days is retired; its verdicts stay."""
+    notify_command: tuple[str, ...] = ()
+    """Run once per regression, with its text on standard input."""
+    notify_url: str | None = None
+    """Gets a POST with a JSON body once per regression."""
 
 
 class ExcuseEntry(_Section):
@@ -169,6 +185,7 @@ class Settings(_Section):
     rehearsal: RehearsalSection = RehearsalSection()
     kind: KindSection = KindSection()
     deadlines: Deadlines = Deadlines()
+    nightly: NightlySection = NightlySection()
     mirrors: dict[str, str] = {}
     """Registry host -> mirror, e.g. {"docker.io": "http://127.0.0.1:5000"}."""
     ca_file: str | None = None

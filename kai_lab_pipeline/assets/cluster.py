@@ -6,7 +6,9 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import Step, lab_asset
+from kai_lab_pipeline.assets.versions import mark_gone, materialised
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.workbench.lab import descendants
 
 
 def cluster_assets(group: Group) -> list[dg.AssetsDefinition]:
@@ -25,8 +27,21 @@ def cluster_assets(group: Group) -> list[dg.AssetsDefinition]:
         step.metadata["kubeconfig"] = dg.MetadataValue.path(str(facts.kubeconfig))
         step.metadata["context"] = facts.context
         step.metadata["incarnation"] = facts.incarnation
+        _tell_rebuilt(step, facts.incarnation)
         if facts.note:
             step.metadata["note"] = facts.note
         return step.seen(version_of=facts.incarnation)
 
     return [cluster]
+
+
+def _tell_rebuilt(step: Step, incarnation: str) -> None:
+    """What stood on another incarnation of the cluster is no longer there: it must not look as if it were."""
+    instance = step.context.instance
+    before = None if step.group.partitions is not None else materialised(instance, step.group, "cluster")
+    known = None if before is None else before.metadata.get("incarnation")
+    if known is None or known.value == incarnation:
+        return
+    lost = mark_gone(instance, step.group, "the cluster was rebuilt", descendants("cluster"))
+    if lost:
+        step.log(f"the cluster was rebuilt; no longer there: {', '.join(lost)}")

@@ -8,8 +8,8 @@ from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
-from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.workbench.apply import manifest_text
+from kai_lab_pipeline.workbench.steps import gpu_labels, label_nodes
 
 
 def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
@@ -54,20 +54,7 @@ def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
         KAI turns a `gpu-memory` request into a fraction with this label. A late label heals by itself in KAI v0.17.0;
         the lab keeps the order all the same.
         """
-        cluster = step.lab.backend.connect()
-        wanted = {
-            "nvidia.com/gpu.memory": str(settings.profile.gpu_memory_mib),
-            "nvidia.com/gpu.product": settings.profile.gpu_product,
-            "nvidia.com/gpu.count": str(settings.profile.gpu_count),
-        }
-        changed = []
-        for node in cluster.objects("nodes"):
-            labels = node["metadata"].get("labels") or {}
-            if any(labels.get(key) != value for key, value in wanted.items()):
-                cluster.patch("nodes", node["metadata"]["name"], {"metadata": {"labels": wanted}})
-                changed.append(node["metadata"]["name"])
-        said = f"labelled {', '.join(changed)}" if changed else "the labels were there already"
-        step.tell(StepFacts(said, changed=bool(changed)))
-        return step.seen(version_of=[cluster.incarnation(), wanted])
+        step.tell(label_nodes(step.lab))
+        return step.seen(version_of=[step.lab.backend.connect().incarnation(), gpu_labels(step.lab)])
 
     return [nvml_mock_image, nvml_mock_release, device_plugin, labelled_node]

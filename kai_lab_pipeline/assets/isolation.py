@@ -27,7 +27,7 @@ def isolation_assets(group: Group) -> list[dg.AssetsDefinition]:
         without the class they are refused: `RuntimeClass "nvidia" not found`. Where the boundary is meant to be crossed
         the handler is `nvidia`.
         """
-        return apply_manifest(step, change={"handler": step.lab.expectations.runtime_handler})
+        return apply_manifest(step)
 
     @lab_asset(group, "isolator_release", kinds={"helm"}, built_from=settings.charts.kai_resource_isolator.model_dump())
     def isolator_release(step: Step) -> dg.MaterializeResult[Any]:

@@ -7,6 +7,7 @@ import dagster as dg
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.report import render_markdown
+from kai_lab_pipeline.workbench.candidates import conclude, remove_candidate
 from kai_lab_pipeline.workbench.reporting import report_lab
 
 
@@ -28,6 +29,12 @@ def report_assets(group: Group) -> list[dg.AssetsDefinition]:
         step.metadata["junit"] = dg.MetadataValue.path(str(reported.files.junit))
         step.metadata.update({f"claims_{name}": count for name, count in counts.items()})
         step.log(f"report: {reported.files.html}")
+        if step.lab.candidate is not None:
+            record = conclude(step.lab, judgement)
+            broken = judgement.exit_code() == 1
+            step.metadata["version set"] = step.lab.candidate.version_set.description
+            step.metadata["verdicts"] = dg.MetadataValue.json(record.to_json())
+            step.metadata["cluster"] = remove_candidate(step.lab, broken=broken)
         return step.done(version_of=[claim.verdict for claim in judgement.claims])
 
     return [boundary_report]

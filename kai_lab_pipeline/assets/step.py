@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group, digest
+from kai_lab_pipeline.assets.versions import LAB, carried_versions
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
@@ -49,6 +50,7 @@ class Step:
     context: dg.AssetExecutionContext
     started: float = field(default_factory=time.monotonic)
     metadata: dict[str, Any] = field(default_factory=dict)
+    verdicts: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -64,7 +66,7 @@ class Step:
 
     def tell(self, facts: StepFacts) -> StepFacts:
         """Show what a backend did, in the run's log and in the asset's metadata."""
-        self.log(facts.summary)
+        self.log(facts.summary if facts.changed else f"unchanged: {facts.summary}")
         self.metadata["step"] = facts.summary
         self.metadata["changed"] = facts.changed
         if facts.attempts > 1:
@@ -76,16 +78,20 @@ class Step:
         """Wait for what the asset's checks expect, keep what was seen, good or bad, and materialise with it."""
         settled = self.lab.look(self.asset)
         self._say(settled)
+        self.verdicts = {result.check: str(result.verdict) for result in settled.results}
         self.metadata["waited_s"] = round(settled.waited_s, 2)
         self.metadata["checks"] = results_table(settled.results)
         self.metadata["evidence"] = dg.MetadataValue.path(str(self.lab.bundle_dir / self.asset))
         return self.done(version_of=version_of)
 
     def done(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
-        """Materialise; `version_of` is what downstream depends on, hashed into the data version."""
+        """Materialise; `version_of` is what downstream depends on, hashed into the data version with the verdicts."""
         self.metadata["backend"] = self.lab.backend.name
+        self.metadata[LAB] = self.lab.state.name
         self.metadata["seconds"] = round(self.seconds, 2)
-        return dg.MaterializeResult(metadata=self.metadata, data_version=dg.DataVersion(digest(version_of)))
+        stands_on = carried_versions(self.context, self.group, self.asset)
+        version = dg.DataVersion(digest(version_of, self.verdicts, stands_on))
+        return dg.MaterializeResult(metadata=self.metadata, data_version=version)
 
     def _say(self, settled: Settled) -> None:
         for result in settled.mismatches:
@@ -97,12 +103,12 @@ class Step:
 
 def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
     """The lab that a run works on: the pinned one, or the candidate of the run's partition. Raises LabError."""
-    settings = resource.settings()
-    candidate = None
+    project = resource.settings()
+    settings, candidate = project, None
     if group.partitions is not None:
-        candidate = Nights(settings).load(context.partition_key)
-        settings = candidate_settings(settings, candidate)
-    return Lab(settings, context.run.run_id, lambda text: context.log.info(text), group.gates, candidate)
+        candidate = Nights(project).load(context.partition_key)
+        settings = candidate_settings(project, candidate)
+    return Lab(settings, context.run.run_id, lambda text: context.log.info(text), group.gates, candidate, project)
 
 
 Body = Callable[[Step], dg.MaterializeResult[Any]]
@@ -149,9 +155,10 @@ def _run(
         raise failure(error) from None
     step = Step(lab, asset, group, context)
     try:
-        if group.goes_on:
-            lab.require_infrastructure(asset)
-        lab.require_upstream(asset, gates_only=group.gates)
+        if asset != "boundary_report":  # made from the evidence there is, whatever stands or fell
+            if group.goes_on:
+                lab.require_infrastructure(asset)
+            lab.require_upstream(asset, gates_only=group.gates)
         result = body(step)
     except LabError as error:
         if not (group.goes_on and error.infrastructure):

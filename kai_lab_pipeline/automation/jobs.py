@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
 LAB_TAG = "kai_lab/lab"
 """Run tag by which the run queue keeps two runs off one lab."""
 
 
-def lab_jobs(lab_name: str) -> list[dg.UnresolvedAssetJobDefinition | dg.JobDefinition]:
+def lab_jobs(lab_name: str) -> list[AssetJob | dg.JobDefinition]:
     """`build_lab` materialises everything; `drift` executes the checks alone against the live cluster."""
     everything = dg.AssetSelection.groups("lab")
     return [

@@ -1,15 +1,12 @@
-"""The job `tear_down`, and how Dagster is told that a lab is no longer there."""
-
-from datetime import datetime, timezone
+"""The job `tear_down`."""
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, failure, lab_of
+from kai_lab_pipeline.assets.versions import mark_gone
 from kai_lab_pipeline.automation.jobs import LAB_TAG
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.workbench.teardown import tear_down
 
 
@@ -31,7 +28,7 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
         if torn.leftovers:
             left = "\n".join(f"{leftover.what}: {leftover.command}" for leftover in torn.leftovers)
             raise failure(LabError("Something is left of the lab", where=opened.state.name, next_step=left))
-        mark_gone(context.instance, group)
+        mark_gone(context.instance, group, "torn down")
 
     @dg.job(
         name="tear_down",
@@ -42,26 +39,3 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
         remove_lab()
 
     return job
-
-
-def mark_gone(instance: dg.DagsterInstance, group: Group) -> None:
-    """Record that the lab's artifacts are no longer there: the cluster's data version says so, no check stays green."""
-    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    said = f"torn down at {when}: no longer there"
-    if instance.get_latest_materialization_event(group.key("cluster")) is None:
-        return
-    instance.report_runless_asset_event(
-        dg.AssetMaterialization(group.key("cluster"), description=said, tags={DATA_VERSION_TAG: "gone"})
-    )
-    for asset, checks in CHECKS.items():
-        for check in checks:
-            instance.report_runless_asset_event(
-                dg.AssetCheckEvaluation(
-                    asset_key=group.key(asset),
-                    check_name=check.name,
-                    passed=False,
-                    severity=dg.AssetCheckSeverity.WARN,
-                    description=said,
-                    metadata={"verdict": "not_evaluated"},
-                )
-            )

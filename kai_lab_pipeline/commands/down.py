@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
@@ -56,16 +57,18 @@ def _down(settings: Settings, *, forget: bool) -> Torn:
         lab.release()
     if forget and not torn.leftovers:
         shutil.rmtree(lab.state.folder)
+        with suppress(OSError):  # other labs may be in it
+            settings.state_root.rmdir()
     return torn
 
 
 def _tell_dagster(settings: Settings) -> None:
     """The UI must not go on showing green what is gone."""
     from kai_lab_pipeline.assets.group import Group
-    from kai_lab_pipeline.automation.teardown import mark_gone
+    from kai_lab_pipeline.assets.versions import mark_gone
 
     with dagster_instance(settings) as instance:
-        mark_gone(instance, Group("lab", settings))
+        mark_gone(instance, Group("lab", settings), "torn down")
 
 
 def _all_labs(settings: Settings) -> list[Settings]:

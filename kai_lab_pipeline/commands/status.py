@@ -1,4 +1,4 @@
-"""`kai-lab status`: what is built, whether it is in sync, and whether the cluster is there."""
+"""`kai-lab status`: what is built, whether it is in sync with the project, and whether the cluster still has it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
+
+_STYLE = {"in sync": "green", "behind": "cyan", "gone": "dim"}
 
 
 def status_command(*, as_json: bool) -> int:
@@ -34,7 +36,7 @@ def _status(settings: Settings, state: LabState) -> dict[str, Any]:
         "folder": str(state.folder),
         "cluster": {"exists": exists, **(_live(lab) if exists else {})},
         "writer": WriteLock(state.folder).holder() if state.folder.is_dir() else None,
-        "assets": _assets(settings) if state.recorded() is not None else [],
+        "assets": _assets(settings, lab if exists else None) if state.recorded() is not None else [],
         "report": str(state.latest_report / "report.html") if state.latest_report.is_dir() else None,
     }
 
@@ -47,12 +49,25 @@ def _live(lab: Lab) -> dict[str, Any]:
         return {"answers": False, "error": error.what}
 
 
-def _assets(settings: Settings) -> list[dict[str, Any]]:
-    """Each asset's last materialisation and the last result of its checks, from Dagster's history."""
+def _assets(settings: Settings, lab: Lab | None) -> list[dict[str, Any]]:
+    """Each asset's last materialisation and checks from Dagster's history, and what was changed on the cluster since.
+
+    Without `lab` there is no cluster to look at.
+    """
     import dagster as dg
 
+    from kai_lab_pipeline.assets.group import Group
+    from kai_lab_pipeline.assets.versions import materialised
+    from kai_lab_pipeline.automation.staleness import sync_states
+    from kai_lab_pipeline.definitions import build_definitions
+
     rows = []
+    group = Group("lab", settings)
     with dagster_instance(settings) as instance:
+        states = sync_states(instance, build_definitions(settings), group)
+        built = materialised(instance, group, "cluster")
+        known = built.metadata.get("incarnation") if built is not None else None
+        drift = live_drift(lab, str(known.value) if known is not None else None)
         for name in ASSETS:
             key = dg.AssetKey([name])
             event = instance.get_latest_materialization_event(key)
@@ -66,9 +81,28 @@ def _assets(settings: Settings) -> list[dict[str, Any]]:
                     "run_id": event.run_id if event else None,
                     "checks": len(checks),
                     "passed": len(passed),
+                    "sync": str(states[name].sync),
+                    "reason": states[name].reason,
+                    "drift": drift.get(name, []),
                 }
             )
     return rows
+
+
+def live_drift(lab: Lab | None, incarnation: str | None) -> dict[str, list[str]]:
+    """What is other on the cluster than the lab applied it, as sentences by asset; nothing where nothing was built."""
+    from kai_lab_pipeline.workbench.drift import drift_of
+
+    if incarnation is None:
+        return {}
+    if lab is None:
+        return {"cluster": ["the cluster is gone"]}
+    try:
+        if lab.backend.connect().incarnation() != incarnation:
+            return {"cluster": ["the cluster was rebuilt since, and not by this lab's history"]}
+        return {asset: [drift.text() for drift in drift_of(lab, asset)] for asset in ASSETS}
+    except LabError as error:
+        return {"cluster": [f"the cluster cannot be asked: {error.what}"]}
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -95,13 +129,19 @@ def _print(found: dict[str, Any]) -> None:
         out.print("Nothing was materialised yet: kai-lab run")
         return
     table = Table()
-    for column in ("asset", "materialised", "run", "checks passed"):
+    for column in ("asset", "materialised", "run", "checks passed", "in sync"):
         table.add_column(column)
     for row in found["assets"]:
         at = row["materialised_at"]
         when = datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at else "never"
         counted = f"{row['passed']}/{row['checks']}" if row["checks"] else ""
-        table.add_row(row["asset"], when, (row["run_id"] or "")[:8], counted)
+        style = _STYLE.get(row["sync"], "yellow")
+        table.add_row(row["asset"], when, (row["run_id"] or "")[:8], counted, f"[{style}]{row['sync']}[/]")
     out.print(table)
+    for row in found["assets"]:
+        if row["reason"] and row["sync"] != "behind":
+            out.print(f"{row['asset']} is {row['sync']}: {escape(row['reason'])}", soft_wrap=True)
+        for line in row["drift"]:
+            out.print(f"[bold red]drift[/] {row['asset']}: {escape(line)}", soft_wrap=True)
     if found["report"]:
         out.print(f"Report: {escape(found['report'])}", soft_wrap=True)

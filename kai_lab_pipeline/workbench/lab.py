@@ -42,12 +42,19 @@ class Lab:
     """Checks (``asset.check``) that stop what lies behind them."""
     candidate: StoredSet | None = None
     """The version set, where this lab is a candidate's."""
+    project: Settings | None = None
+    """The project's own settings, where `settings` are a candidate's."""
     backend: Backend = field(init=False)
     state: LabState = field(init=False)
 
     def __post_init__(self) -> None:
         self.backend = make_backend(self.settings)
         self.state = LabState.of(self.settings)
+
+    @property
+    def project_settings(self) -> Settings:
+        """The project's settings: what is pinned, and where nights are kept."""
+        return self.project or self.settings
 
     # -- the state folder ------------------------------------------------------------------------------------------
 
@@ -118,8 +125,14 @@ class Lab:
 
     def look(self, asset: str, *, deadline_s: float | None = None, only: frozenset[str] | None = None) -> Settled:
         """Observe an asset until its checks hold or the deadline (seconds) is over, and keep what was seen."""
+        settled = self.settle(asset, deadline_s=deadline_s, only=only)
+        self.keep(asset, settled.observation)
+        return settled
+
+    def settle(self, asset: str, *, deadline_s: float | None = None, only: frozenset[str] | None = None) -> Settled:
+        """Observe an asset until its checks hold or the deadline (seconds) is over; nothing is kept."""
         with self.observer() as observer:
-            settled = settle(
+            return settle(
                 observer,
                 asset,
                 lambda observation: self.judge_asset(asset, observation),
@@ -127,8 +140,6 @@ class Lab:
                 log=self.log,
                 only=only,
             )
-        self.keep(asset, settled.observation)
-        return settled
 
     def keep(self, asset: str, observation: Observation) -> Path:
         """Write an observation into this run's bundle; returns the asset's folder."""

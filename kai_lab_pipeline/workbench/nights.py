@@ -10,9 +10,11 @@ import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
 from kai_lab_pipeline.lab.version_sets import VersionSet
@@ -34,6 +36,8 @@ class StoredSet:
     """Chart digest by component, where the registry told it."""
     diff: str = ""
     """How the charts differ from the pinned ones, as text."""
+    dead_values: tuple[str, ...] | None = None
+    """Values of the lab without effect in these charts, as sentences; None when the charts were not compared."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +45,7 @@ class StoredSet:
             "charts": dict(self.charts),
             "digests": dict(self.digests),
             "diff": self.diff,
+            "dead_values": None if self.dead_values is None else list(self.dead_values),
         }
 
     @classmethod
@@ -50,6 +55,7 @@ class StoredSet:
             dict(data.get("charts", {})),
             dict(data.get("digests", {})),
             str(data.get("diff", "")),
+            None if data.get("dead_values") is None else tuple(data["dead_values"]),
         )
 
 
@@ -103,16 +109,6 @@ class Nights:
         """All verdicts, in the order in which they were written."""
         return [VerdictRecord.from_json(data) for data in self._lines("verdicts.jsonl")]
 
-    def judged(self, stored: StoredSet, backend: str) -> bool:
-        """Whether this very content has a verdict: infrastructure failures and re-pushed charts do not count."""
-        return any(
-            record.key == stored.version_set.key
-            and record.backend == backend
-            and not record.infrastructure
-            and not _repushed(record.digests, stored.digests)
-            for record in self.records()
-        )
-
     # -- nightlies and notices -------------------------------------------------------------------------------------
 
     def add_nightly(self, nightly: Nightly) -> None:
@@ -121,6 +117,14 @@ class Nights:
     def last_nightly(self) -> Nightly | None:
         lines = list(self._lines("nightlies.jsonl"))
         return Nightly.from_json(lines[-1]) if lines else None
+
+    def next_at(self) -> datetime | None:
+        """When the schedule runs next, as it last said; None when it never did."""
+        lines = list(self._lines("schedule.jsonl"))
+        return parse_time(lines[-1].get("next_at")) if lines else None
+
+    def schedule_next(self, at: datetime | None) -> None:
+        self._append("schedule.jsonl", {"next_at": at.isoformat() if at else None})
 
     def told(self) -> set[str]:
         """Ids of regressions that a notice went out for."""
@@ -152,7 +156,3 @@ class Nights:
                 continue  # half of a line, of a writer that was killed
             if isinstance(found, dict):
                 yield found
-
-
-def _repushed(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return any(component in now and now[component] != digest for component, digest in then.items())

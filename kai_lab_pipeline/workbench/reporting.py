@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kai_lab_pipeline.lab.evidence import Evidence
+from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.report import AssetRun, ClusterAccess, ReportContext, ReportFiles, build_report, write_report
 from kai_lab_pipeline.report.model import Report
@@ -30,6 +31,8 @@ def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
     written.
     """
     evidence = lab.newest_evidence()
+    if lab.candidate is not None:
+        evidence = lab.of_this_run(evidence, ASSETS)  # each attempt at a version set stands for itself
     judgement = lab.judge(evidence)
     steps = lab.steps()
     failed = [f"The step {name} of this run failed: {step['error']}" for name, step in steps.items() if step["error"]]

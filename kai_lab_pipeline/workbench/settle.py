@@ -19,7 +19,11 @@ from kai_lab_pipeline.workbench.observe import WATCHED, Observer
 
 SCHEDULER_CYCLE_S = 1.0
 """KAI's scheduler writes its log once a cycle (v0.17.0): reading it more often shows nothing new."""
-LEAST_GAP_S = 0.05
+LEAST_GAP_S = 0.1
+LEAST_LOOKS = 15
+"""On a starved machine time passes and nothing can happen: a deadline counts only after this many looks..."""
+LONGEST = 6
+"""...and after this many times the deadline in any case."""
 WATCH_S = 5.0
 """A watch is renewed this often, so that a thread that is no longer needed ends soon."""
 READ_AGAIN = ("kai_release", "isolator_release", "shared_gpu_pod", "reservation_boundary")
@@ -57,7 +61,7 @@ def settle(
     """
     started = time.monotonic()
     cycle_s = max(LEAST_GAP_S, SCHEDULER_CYCLE_S * observer.backend.time_scale)
-    patience_s = cycle_s if asset in READ_AGAIN else 30 * cycle_s
+    patience_s = cycle_s if asset in READ_AGAIN else 5 * cycle_s
     looks, last_said = 0, ""
     with _Changes(observer.cluster, WATCHED[asset]) as changes:
         while True:
@@ -68,7 +72,7 @@ def settle(
             waited = time.monotonic() - started
             settled = Settled(observation, results, waited, looks)
             turning = [result for result in settled.mismatches if result.finding.transient]
-            if not turning or waited >= deadline_s:
+            if not turning or (waited >= deadline_s and (looks >= LEAST_LOOKS or waited >= LONGEST * deadline_s)):
                 return settled
             said = "; ".join(f"{result.check}: {result.finding.message}" for result in turning)
             if said != last_said:

@@ -52,6 +52,7 @@ def tear_down(lab: Lab) -> Torn:
         _remove_pieces(lab, torn)
     facts = lab.backend.remove_cluster(lab.log)
     torn.done.append(facts.summary)
+    torn.leftovers.extend(facts.leftovers)
     if lab.backend.makes_cluster and lab.backend.cluster_exists():
         torn.leftovers.append(Leftover(f"the cluster of lab {lab.state.name}", "kai-lab down"))
     return torn
@@ -72,7 +73,7 @@ def _remove_pieces(lab: Lab, torn: Torn) -> None:
 
 def _objects(lab: Lab, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
     for name in names:
-        yield from load_manifest(lab.settings, name)
+        yield from reversed(load_manifest(lab.settings, name))  # a child queue goes before its parent
 
 
 def _remove(lab: Lab, cluster: Cluster, obj: Mapping[str, Any], kubectl: str, torn: Torn) -> None:

@@ -1,0 +1,81 @@
+"""Partitions of the group `candidate`: one per version set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+import dagster as dg
+
+from kai_lab_pipeline.clients.discovery import Lookup
+from kai_lab_pipeline.lab.due import Due, due
+from kai_lab_pipeline.lab.version_matrix import build_matrix
+from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.nights import Nights, StoredSet
+from kai_lab_pipeline.workbench.state import now
+
+PARTITIONS_NAME = "version_sets"
+VERSION_SETS = dg.DynamicPartitionsDefinition(name=PARTITIONS_NAME)
+CANDIDATE_GATES = frozenset({"cluster.node_ready"})
+"""One broken label must not hide what else a new version does."""
+
+
+def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:
+    """Version sets worth a lab after a lookup, with the digests of their charts where the registry told them."""
+    newer = {component: lookup.newer for component, lookup in found.items()}
+    return [
+        StoredSet(version_set, {}, _digests(version_set, found))
+        for version_set in candidate_sets(settings.version_set(), newer)
+    ]
+
+
+def _digests(version_set: VersionSet, found: dict[str, Lookup]) -> dict[str, str]:
+    digests = {}
+    for component, lookup in found.items():
+        digest = lookup.digests.get(version_set.versions.get(component, ""))
+        if digest:
+            digests[component] = digest
+    return digests
+
+
+def keep_sets(nights: Nights, sets: Iterable[StoredSet]) -> None:
+    """Store version sets; what is known of one already (its charts, its difference) is kept while its content is."""
+    known = nights.sets()
+    for stored in sets:
+        before = known.get(stored.version_set.key)
+        same = before is not None and before.digests == stored.digests
+        nights.save(replace(before, digests=stored.digests) if before is not None and same else stored)
+
+
+def retired(settings: Settings, nights: Nights) -> list[str]:
+    """Keys to retire: nothing moves in them any more, or their newest verdict is older than lab.toml keeps."""
+    newest = {record.key: record.at for record in nights.records()}
+    oldest = now() - timedelta(days=settings.nightly.keep_days)
+    pinned = settings.version_set()
+    baseline = version_set(pinned, {}).key
+    gone = []
+    for key, stored in nights.sets().items():
+        moved = any(stored.version_set.versions.get(name) != version for name, version in pinned.items())
+        if key == baseline:
+            continue
+        if not moved or (key in newest and newest[key] < oldest):
+            gone.append(key)
+    return gone
+
+
+def waiting(settings: Settings, nights: Nights) -> list[Due]:
+    """What a night has to run on this backend, at most as many as lab.toml allows; the pinned set is the baseline."""
+    stored = nights.sets()
+    baseline = version_set(settings.version_set(), {})
+    if baseline.key not in stored:
+        nights.save(StoredSet(baseline, {}, {}))
+        stored = nights.sets()
+    sets = sorted((one.version_set for one in stored.values()), key=sort_key)
+    digests: dict[str, dict[str, str]] = {}
+    for one in stored.values():
+        for component, digest in one.digests.items():
+            digests.setdefault(component, {})[one.version_set.versions[component]] = digest
+    matrix = build_matrix(nights.records(), settings.version_set())
+    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests))[: settings.nightly.cap]

@@ -1,0 +1,108 @@
+"""Whether each asset is what the project now describes, in words: the same answer that the UI gives as "Unsynced"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleCause, StaleCauseCategory
+from dagster._core.loader import LoadingContextForTest
+
+from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.assets.versions import materialised
+from kai_lab_pipeline.lab.spec import UPSTREAM
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.apply import MANIFESTS
+from kai_lab_pipeline.workbench.lab import ancestors
+
+
+class Sync(str, Enum):
+    """How an asset stands to the project's files and to what it is built on."""
+
+    IN_SYNC = "in sync"
+    UNSYNCED = "unsynced"
+    BEHIND = "behind"
+    """In sync with its direct upstream, and something further up is not: it may have to be made again."""
+    GONE = "gone"
+    NEVER_MADE = "never made"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class SyncState:
+    """One asset's state and why."""
+
+    sync: Sync
+    reason: str = ""
+
+
+def sync_states(instance: dg.DagsterInstance, definitions: dg.Definitions, group: Group) -> dict[str, SyncState]:
+    """The state of every asset of the pinned lab, charts and manifests included, in the order of the lab's steps."""
+    graph = definitions.resolve_asset_graph()
+    pinned = [name for needs in UPSTREAM.values() for name in needs if "/" in name]
+    states: dict[str, SyncState] = {}
+    for name in dict.fromkeys((*pinned, *UPSTREAM)):
+        states[name] = _state(instance, graph, group, name)
+    unsynced = {name for name, state in states.items() if state.sync is not Sync.IN_SYNC}
+    for name, state in states.items():
+        above = [upper for upper in _above(name) if upper in unsynced]
+        if state.sync is Sync.IN_SYNC and above:
+            states[name] = SyncState(Sync.BEHIND, f"{', '.join(above)} not in sync")
+    return states
+
+
+def _above(name: str) -> list[str]:
+    lab = ancestors(name) if name in UPSTREAM else []
+    pinned = {upper for one in (*lab, name) for upper in UPSTREAM.get(one, ()) if "/" in upper}
+    return [*sorted(pinned), *lab]
+
+
+def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph, group: Group, name: str) -> SyncState:
+    key = group.key(name)
+    # A resolver remembers what it read: a new one each time, so that a long-lived caller sees what is.
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    event = instance.get_latest_materialization_event(key)
+    if event is None or event.asset_materialization is None:
+        return SyncState(Sync.NEVER_MADE)
+    if materialised(instance, group, name) is None:
+        return SyncState(Sync.GONE, event.asset_materialization.description or "")
+    causes = resolver.get_stale_causes(key)
+    if not causes:
+        return SyncState(Sync.IN_SYNC)
+    reasons = dict.fromkeys(_reason(name, cause, group.settings) for cause in causes)
+    return SyncState(Sync.UNSYNCED, "; ".join(reasons))
+
+
+def _reason(name: str, cause: StaleCause, settings: Settings) -> str:
+    if cause.category is StaleCauseCategory.CODE:
+        return f"{built_from(settings).get(name, 'what its step does')} has changed"
+    upstream = cause.dependency
+    if upstream is None:
+        return str(cause.reason)
+    if cause.category is StaleCauseCategory.DATA:
+        return f"{upstream.asset_key.to_user_string()} is another one than it was built with"
+    return f"its needs have changed: {cause.reason}"
+
+
+def built_from(settings: Settings) -> Mapping[str, str]:
+    """Where a person changes what each asset is made of."""
+    charts = {name: f"charts.{name} in lab.toml" for name in settings.charts.by_component()}
+    device_plugin = settings.manifests.device_plugin.file
+    return {
+        **{f"charts/{name}": where for name, where in charts.items()},
+        **MANIFESTS,
+        "manifests/device_plugin": device_plugin,
+        "device_plugin": device_plugin,
+        "cluster": "lab.backend or kind in lab.toml",
+        "nvml_mock_image": "image.nvml_mock in lab.toml",
+        "nvml_mock_release": charts["nvml_mock"],
+        "kai_release": charts["kai_scheduler"],
+        "isolator_release": charts["kai_resource_isolator"],
+        "labelled_node": "profile in lab.toml",
+        "reservation_boundary": "boundary in lab.toml",
+    }

@@ -1,0 +1,109 @@
+"""The lab's steps themselves, without Dagster: what each asset does before it looks at the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.lab.verdict import Verdict
+from kai_lab_pipeline.workbench.apply import manifest_of
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.observe import load_manifest
+
+GPU_RESOURCE = "nvidia.com/gpu"
+RELEASED: Mapping[str, str] = {
+    "nvml_mock": "nvml_mock_release",
+    "kai_scheduler": "kai_release",
+    "kai_resource_isolator": "isolator_release",
+}
+"""Components that are chart releases, and the asset of each."""
+REPAIR_PATIENCE_S = 15.0
+"""How long a release that is as wanted gets to be in order before it is applied again, seconds of a real cluster."""
+
+
+def gpu_labels(lab: Lab) -> dict[str, str]:
+    """The labels that KAI reads, from the profile: memory in MiB, product, count."""
+    profile = lab.settings.profile
+    return {
+        "nvidia.com/gpu.memory": str(profile.gpu_memory_mib),
+        "nvidia.com/gpu.product": profile.gpu_product,
+        "nvidia.com/gpu.count": str(profile.gpu_count),
+    }
+
+
+def label_nodes(lab: Lab) -> StepFacts:
+    """Label the nodes that advertise GPUs; a node that has the labels already is left alone."""
+    cluster = lab.backend.connect()
+    wanted = gpu_labels(lab)
+    changed = []
+    for node in cluster.objects("nodes"):
+        if GPU_RESOURCE not in (node.get("status", {}).get("allocatable") or {}):
+            continue
+        labels = node["metadata"].get("labels") or {}
+        if any(labels.get(key) != value for key, value in wanted.items()):
+            cluster.patch("nodes", node["metadata"]["name"], {"metadata": {"labels": wanted}})
+            changed.append(node["metadata"]["name"])
+    return StepFacts(
+        f"labelled {', '.join(changed)}" if changed else "the labels were there already", changed=bool(changed)
+    )
+
+
+def install(lab: Lab, component: str) -> StepFacts:
+    """Install or upgrade a component's chart release; one that is as wanted and in order is left alone.
+
+    Helm compares releases, not what is on the cluster: where the release is the same and its checks are broken all the
+    same, it is applied again, which writes over what somebody changed by hand.
+    """
+    chart = lab.settings.charts.by_component()[component]
+    facts = lab.backend.install(component, chart, lab.log)
+    if facts.changed or facts.skipped:
+        return facts
+    asset = RELEASED[component]
+    patience_s = max(REPAIR_PATIENCE_S * lab.backend.time_scale, 2.0)
+    found = lab.settle(asset, deadline_s=min(patience_s, lab.settings.deadline_s(asset))).mismatches
+    broken = [result.check for result in found if result.verdict is Verdict.BROKEN]
+    if not broken:
+        return facts
+    repaired = lab.backend.install(component, chart, lab.log, repair=True)
+    return replace(repaired, summary=f"{repaired.summary}, applied again because {', '.join(broken)} was broken")
+
+
+def objects_of(lab: Lab, asset: str) -> list[dict[str, Any]]:
+    """The objects of an asset's manifest, with the fields that a setting decides."""
+    objects = load_manifest(lab.settings, manifest_of(lab.settings, asset))
+    if asset == "nvidia_runtime_class":
+        objects[0] = {**objects[0], "handler": lab.expectations.runtime_handler}
+    return objects
+
+
+def apply(lab: Lab, asset: str) -> StepFacts:
+    """Apply an asset's manifest."""
+    return lab.applier(asset).apply(objects_of(lab, asset))
+
+
+STEPS: Mapping[str, Callable[[Lab], StepFacts]] = {
+    "nvml_mock_image": lambda lab: lab.backend.provide_image(lab.log),
+    "nvml_mock_release": lambda lab: install(lab, "nvml_mock"),
+    "device_plugin": lambda lab: apply(lab, "device_plugin"),
+    "labelled_node": label_nodes,
+    "kai_release": lambda lab: install(lab, "kai_scheduler"),
+    "queues": lambda lab: apply(lab, "queues"),
+    "nvidia_runtime_class": lambda lab: apply(lab, "nvidia_runtime_class"),
+    "isolator_release": lambda lab: install(lab, "kai_resource_isolator"),
+    "whole_gpu_pod": lambda lab: apply(lab, "whole_gpu_pod"),
+    "shared_gpu_pod": lambda lab: apply(lab, "shared_gpu_pod"),
+}
+"""What each asset between the cluster and the boundary does, in the order of the lab."""
+
+
+def build_living_lab(lab: Lab) -> None:
+    """Do all steps with the lab's versions and wait for each: the living lab that an upgrade then meets.
+
+    Nothing of it is kept as evidence; what is not in order shows in the checks after the upgrade. Raises LabError.
+    """
+    for asset, step in STEPS.items():
+        step(lab)
+        if asset != "nvml_mock_image":
+            lab.settle(asset)
