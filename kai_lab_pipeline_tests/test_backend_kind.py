@@ -199,9 +199,9 @@ def test_tear_down_is_verified(place: Workplace, log: Lines) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("04-create-image-missing", "cannot be pulled"),
+        ("04-create-image-missing", "pulling it failed"),
         ("07-create-port-taken", "is taken"),
-        ("07-create-kubelet-dies", "kubelet in the node did not start"),
+        ("07-create-kubelet-dies", "kubelet in the node never became healthy"),
         ("07-badconfig-bad-patch", "kind config cannot be used"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_failed_creation_keeps_the_logs_and_deletes(place: Workplace, log: Lin
 
 def test_a_cluster_made_by_somebody_in_the_meantime_stays(place: Workplace, log: Lines) -> None:
     place.rules(rule("^kind create", "10-create-exists", makes_cluster=[NAME]))
-    with pytest.raises(ToolError, match="already a cluster named"):
+    with pytest.raises(ToolError, match="already a kind cluster"):
         backend(place).ensure_cluster(log)
     assert place.calls("kind", "delete") == []
     with pytest.raises(LabError, match="this lab did not make"):
@@ -249,7 +249,7 @@ def test_a_missing_tool_is_named(place: Workplace, log: Lines, tool: str, messag
 
 def test_a_dead_daemon_is_said_before_anything_is_made(place: Workplace, log: Lines) -> None:
     place.rules(rule("^docker info", "02-docker-info-dead"))
-    with pytest.raises(ToolError, match="daemon does not answer"):
+    with pytest.raises(ToolError, match="No docker daemon answers"):
         backend(place, on_path=True).ensure_cluster(log)
     assert place.calls("kind", "create") == []
 
@@ -290,7 +290,7 @@ def test_a_daemon_that_died_is_not_called_a_missing_image(place: Workplace, log:
     place.rules(
         rule("^kind load docker-image", "02-load-docker-image-dead"), rule("^docker info", "02-docker-info-dead")
     )
-    with pytest.raises(ToolError, match="daemon does not answer"):
+    with pytest.raises(ToolError, match="No docker daemon answers"):
         lab.provide_image(log)
 
 
@@ -345,7 +345,7 @@ def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None
     place.rules(rule("^docker build", "05-build-legacy-failstep"))
     lab = backend(place)
     lab.ensure_cluster(log)
-    with pytest.raises(ToolError, match="step of the Dockerfile failed"):
+    with pytest.raises(ToolError, match="A step of the Dockerfile failed"):
         lab.provide_image(log)
     assert log.has("Running in e325bf57ec36")
 
@@ -444,7 +444,7 @@ def test_a_webhook_that_does_not_serve_yet_is_retried_and_counted(
     place.rules({"match": "^helm upgrade", "rc": 1, "err": error, "times": 2})
     facts = lab.install("kai_resource_isolator", place.settings().charts.kai_resource_isolator, log)
     assert facts.attempts == 3
-    assert log.has("the webhook admission.kai-scheduler.svc does not answer yet; attempt 2 follows")
+    assert log.has("attempt 2 follows")
 
 
 def test_a_hook_that_fails_shows_the_log_of_its_pod(place: Workplace, lab: KindBackend, log: Lines) -> None:
@@ -455,7 +455,7 @@ def test_a_hook_that_fails_shows_the_log_of_its_pod(place: Workplace, lab: KindB
     place.api.put("pods", "kai-scheduler", "kai-operator-y", spec=spec, status={"phase": "Running", **ready()})
     place.api.logs["kai-config-deployer-x"] = hook_log
     place.rules({"match": "^helm upgrade", "rc": 1, "err": words["err"]})
-    with pytest.raises(ToolError, match="post-install hook did not end") as caught:
+    with pytest.raises(ToolError, match="post-install hook of the chart did not end") as caught:
         lab.install("kai_scheduler", place.settings().charts.kai_scheduler, log)
     assert len(place.calls("helm", "upgrade")) == 1
     assert "pod kai-scheduler/kai-config-deployer-x: Failed" in str(caught.value)
@@ -466,11 +466,11 @@ def test_a_hook_that_fails_shows_the_log_of_its_pod(place: Workplace, lab: KindB
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("32-oci-404-repo-version", "not in the registry"),
-        ("37-auth-401-version", r"\(401\)"),
-        ("39-registry-403", r"\(403\)"),
-        ("39-registry-429", "rate limit"),
-        ("40-api-refused", "API server does not answer"),
+        ("32-oci-404-repo-version", "registry has no"),
+        ("37-auth-401-version", "wants a login"),
+        ("39-registry-403", "refuses access"),
+        ("39-registry-429", "had enough pulls"),
+        ("40-api-refused", "does not answer"),
     ],
 )
 @pytest.mark.parametrize("major", ["helm3", "helm4"])
@@ -513,6 +513,29 @@ def test_uninstalling_lists_what_stays(place: Workplace, lab: KindBackend, log: 
     facts = lab.uninstall("kai_scheduler", chart, log)
     assert "delete deployments kai-scheduler-default -n kai-scheduler" in facts.facts["left behind 1"]
     assert not lab.uninstall("kai_scheduler", chart, log).changed
+
+
+@pytest.mark.parametrize(
+    ("text", "attempts"),
+    [
+        ('failed calling webhook "q": failed to call webhook: Post: no endpoints available for service "q"', 2),
+        ('no matches for kind "Queue" in version "scheduling.run.ai/v2" ensure CRDs are installed first', 2),
+        ('failed calling webhook "q": tls: failed to verify certificate: x509: certificate has expired', 1),
+        ('admission webhook "admission.kai-scheduler.svc" denied the request: GPU sharing is disabled', 1),
+        ("context deadline exceeded", 1),
+    ],
+)
+def test_only_what_passes_by_itself_is_repeated(
+    place: Workplace, lab: KindBackend, log: Lines, text: str, attempts: int
+) -> None:
+    place.rules({"match": "^helm upgrade", "rc": 1, "err": f"Error: INSTALLATION FAILED: {text}", "times": 1})
+    chart = place.settings().charts.kai_scheduler
+    if attempts == 1:
+        with pytest.raises(ToolError):
+            lab.install("kai_scheduler", chart, log)
+    else:
+        assert lab.install("kai_scheduler", chart, log).attempts == attempts
+    assert len(place.calls("helm", "upgrade")) == attempts
 
 
 # -- being cancelled or killed ---------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def test_the_binary_alone_is_not_enough(place: Workplace, case: str) -> None:
     words = recorded("kind-and-docker")[case]
     dead = Outcome(("docker", "info"), words["rc"], words["out"], words["err"])
     finding = look(place.settings(), machine(Run(**{"docker info --format {{json .}}": dead})))["docker"]
-    assert (finding.level, finding.found) == (Level.BLOCKED, "the Docker daemon does not answer")
+    assert (finding.level, finding.found) == (Level.BLOCKED, "the daemon does not answer")
     assert "systemctl start docker" in finding.fix
 
 

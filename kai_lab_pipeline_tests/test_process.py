@@ -235,7 +235,7 @@ def test_a_full_or_unwritable_state_folder_is_said(tmp_path: Path, alive: Alive)
 
 
 def test_tool_error_names_command_cause_and_remedy() -> None:
-    hints = (Hint(r"port (?P<port>\d+) is taken", "port {port} is taken", "free {port}", transient=True),)
+    hints = (Hint(r"port (?P<port>\d+) is taken", "port {port} is taken", "free {port}"),)
     error = ToolError(Outcome(("kind", "create", "--token", "abc"), 125, stderr="x\nport 6443 is taken"), "No", hints)
     assert error.text().splitlines() == [
         "No: port 6443 is taken",
@@ -244,7 +244,7 @@ def test_tool_error_names_command_cause_and_remedy() -> None:
         "port 6443 is taken",
         "Next: free 6443",
     ]
-    assert (error.exit_code_of_tool, error.transient, error.exit_code) == (125, True, 3)
+    assert (error.exit_code_of_tool, error.transient, error.exit_code) == (125, False, 3)
 
 
 def test_tool_error_without_a_known_cause_still_tells_all() -> None:

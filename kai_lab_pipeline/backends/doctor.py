@@ -198,7 +198,7 @@ class _Doctor:
         try:
             daemon = self._docker.daemon()
         except LabError as error:
-            found = error.what.rpartition(": ")[2]
+            found = "the daemon does not answer" if getattr(error, "fault", "") == "docker.daemon-down" else error.what
             return Finding("docker", Level.BLOCKED, found, needed, error.next_step), None
         rootless = ", rootless" if daemon.rootless else ""
         return Finding("docker", Level.OK, f"daemon {daemon.server_version}{rootless}", needed), daemon

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from kai_lab_pipeline.backends.base import Log, StepFacts
-from kai_lab_pipeline.clients.docker import REGISTRY, Docker
+from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -24,27 +24,15 @@ CLONE_DEADLINE_S = 300.0
 SOURCE_LABEL = "kai-lab.source"
 GIT_HINTS = (
     Hint(
-        r"remote branch (?P<ref>\S+) not found|could not find remote branch",
+        r"remote branch (?P<ref>\S+) not found",
         "there is no branch or tag {ref}",
         "Correct image.nvml_mock.git_ref in lab.toml.",
     ),
     Hint(
-        r"repository '?[^']*'? (?:not found|does not exist)|does not appear to be a git repository",
-        "there is no such repository",
+        r"repository '[^']*' (?:not found|does not exist)|not appear to be a git repository|could not read username",
+        "there is no such repository, or it wants credentials",
         "Correct image.nvml_mock.source in lab.toml, or name a checkout in image.nvml_mock.checkout.",
     ),
-    Hint(
-        r"could not resolve host: (?P<host>\S+)",
-        "the name {host} cannot be resolved",
-        "Check the network; without it name a checkout (KAI_LAB_IMAGE_CHECKOUT) or an archive (KAI_LAB_IMAGE_ARCHIVE).",
-        transient=True,
-    ),
-    Hint(
-        r"could not read username|authentication failed|terminal prompts disabled",
-        "the repository wants credentials",
-        "Correct image.nvml_mock.source, or clone it yourself and name the checkout in image.nvml_mock.checkout.",
-    ),
-    *REGISTRY,
 )
 
 
@@ -57,7 +45,7 @@ class ImageProvider:
         self._docker = docker
         self._kind = kind
         # Never a prompt: nobody is there to answer it.
-        self._git = Tool(runner, "git", GIT_HINTS, {"GIT_TERMINAL_PROMPT": "0"})
+        self._git = Tool(runner, "git", {"GIT_TERMINAL_PROMPT": "0"})
         self._building = threading.Lock()
 
     def archive(self) -> Path | None:
@@ -146,7 +134,7 @@ class ImageProvider:
             partial = Path(folder) / "clone"
             arguments = ("clone", "--depth", "1", "--branch", self._image.git_ref, "--", self._image.source)
             what = f"git could not clone {self._image.git_ref}"
-            self._git.call(*arguments, str(partial), what=what, deadline_s=CLONE_DEADLINE_S, log=log)
+            self._git.call(*arguments, str(partial), what=what, deadline_s=CLONE_DEADLINE_S, log=log, hints=GIT_HINTS)
             if target.exists():
                 shutil.rmtree(target)
             os.rename(partial, target)

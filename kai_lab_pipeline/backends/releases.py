@@ -15,7 +15,7 @@ import tenacity
 
 from kai_lab_pipeline.backends.base import Leftover, Log, StepFacts
 from kai_lab_pipeline.clients.helm import Helm, nested
-from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, is_transient
 from kai_lab_pipeline.clients.mirrors import OCI
 from kai_lab_pipeline.clients.tools import Outcome, ToolError
 from kai_lab_pipeline.lab.errors import LabError
@@ -181,7 +181,10 @@ class Releases:
 
 
 def _passes_by_itself(error: BaseException) -> bool:
-    return isinstance(error, ToolError) and error.hint is not None and error.hint.retry
+    """A webhook that does not serve yet, or a CRD that was made a moment ago; nothing else is repeated."""
+    if not isinstance(error, ToolError):
+        return False
+    return is_transient(500, error.outcome.text) or error.fault == "kubernetes.kind-unknown"
 
 
 def _waiting(chart: Chart, state: tenacity.RetryCallState) -> str:

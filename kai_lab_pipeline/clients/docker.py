@@ -14,90 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError
+from kai_lab_pipeline.clients.tools import Log, Outcome, Runner, Tool, ToolError
 
-DAEMON_DOWN = Hint(
-    r"cannot connect to the docker daemon|error during connect|is the docker daemon running",
-    "the Docker daemon does not answer",
-    "Start it ('sudo systemctl start docker', or Docker Desktop) and check with 'docker info'.",
-)
-NOT_ALLOWED = Hint(
-    r"permission denied while trying to connect to the docker daemon",
-    "this user may not talk to the Docker daemon",
-    "Add the user to the docker group ('sudo usermod -aG docker $USER', then log in again) or use rootless Docker.",
-)
-NO_SPACE = Hint(
-    r"no space left on device",
-    "the disk is full",
-    "Free space ('docker system df', 'docker system prune', 'df -h') and run it again.",
-)
-REGISTRY: Sequence[Hint] = (
-    Hint(
-        r"toomanyrequests|too many requests|status code 429",
-        "the registry's rate limit is reached",
-        "Wait, log in, or give a mirror of the registry in lab.toml [mirrors]; this says nothing about the version.",
-        transient=True,
-    ),
-    Hint(
-        r"basic credential not found|unauthorized|authentication required|status code 401",
-        "the registry wants credentials (401)",
-        "Log in to the registry, or remove an expired login with 'helm registry logout HOST' and 'docker logout HOST'.",
-    ),
-    Hint(
-        r"status code 403|denied: requested access|403 Forbidden|\bdenied: denied",
-        "the registry refuses access (403)",
-        "For a public image or chart this is usually an expired login: 'helm registry logout HOST', 'docker logout "
-        "HOST'. Otherwise check the name.",
-    ),
-    Hint(
-        r"lookup (?P<host>\S+?)(?: on \S+)?: (?:no such host|.*server misbehaving|.*temporary failure)",
-        "the name {host} cannot be resolved",
-        "Check the network and the name; without internet give a mirror in lab.toml [mirrors] or a local archive.",
-        transient=True,
-    ),
-    Hint(
-        r"x509: certificate",
-        "the registry's certificate is not trusted",
-        "Name its authority's PEM file in lab.toml ca_file (KAI_LAB_CA_FILE).",
-    ),
-    Hint(
-        r"server gave HTTP response to HTTPS client",
-        "the registry speaks plain HTTP",
-        "Write the mirror with http:// in lab.toml [mirrors], or list it under the daemon's insecure-registries.",
-    ),
-    Hint(
-        r"(?:i/o|handshake) timeout|network is unreachable|no route to host",
-        "the network does not answer",
-        "Check the network or the proxy; without internet give mirrors or archives in lab.toml.",
-        transient=True,
-    ),
-)
-HINTS: Sequence[Hint] = (
-    NOT_ALLOWED,
-    DAEMON_DOWN,
-    NO_SPACE,
-    Hint(
-        r"buildx component is missing or broken",
-        "DOCKER_BUILDKIT=1 is set, but this client has no buildx",
-        "Unset DOCKER_BUILDKIT, or install the docker-buildx plugin.",
-    ),
-    Hint(
-        r"unable to evaluate symlinks in dockerfile path|failed to read dockerfile|dockerfile: no such file",
-        "the Dockerfile is not there",
-        "Check image.nvml_mock.dockerfile and the checkout or git ref in lab.toml.",
-    ),
-    Hint(
-        r"returned a non-zero code|executor failed running|did not complete successfully",
-        "a step of the Dockerfile failed",
-        "Its output is above; a step that downloads needs the network: give image.nvml_mock.archive to go without.",
-    ),
-    Hint(
-        r"is not running",
-        "the container is not running",
-        "Start it with 'docker start NAME', or let the lab make the cluster anew.",
-    ),
-    *REGISTRY,
-)
+START_IT = "Start the daemon ('sudo systemctl start docker', or Docker Desktop) and check with 'docker info'."
 
 
 @dataclass(frozen=True)
@@ -144,7 +63,7 @@ class Docker:
     """The docker command line."""
 
     def __init__(self, runner: Runner) -> None:
-        self._docker = Tool(runner, "docker", HINTS)
+        self._docker = Tool(runner, "docker")
 
     def daemon(self) -> Daemon:
         """What the daemon says about itself; raises ToolError when it does not answer, ToolMissing without docker."""
@@ -153,7 +72,7 @@ class Docker:
         broken = [str(error) for error in facts.get("ServerErrors") or ()]
         if outcome.exit_code != 0 or broken or not facts.get("ServerVersion"):
             told = Outcome(outcome.command, outcome.exit_code, "\n".join(broken) or outcome.stdout, outcome.stderr)
-            raise ToolError(told, "Docker cannot be used", HINTS, next_step=DAEMON_DOWN.remedy)
+            raise ToolError(told, "Docker cannot be used", next_step=START_IT)
         return Daemon(
             server_version=str(facts["ServerVersion"]),
             cgroup_version=str(facts.get("CgroupVersion") or ""),
@@ -171,7 +90,7 @@ class Docker:
         self.daemon()
         if "no such image" in outcome.text.lower() or "not found" in outcome.text.lower():
             return None
-        raise ToolError(outcome, f"The image {name} cannot be looked up", HINTS)
+        raise ToolError(outcome, f"The image {name} cannot be looked up")
 
     def label(self, image: str, key: str) -> str | None:
         """A label of a local image, or None."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from kai_lab_pipeline.clients.helm_words import HINTS
 from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins
 from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -77,7 +76,7 @@ class Helm:
         self._ca_file = ca_file
         self._home = home
         self._target = ("--kubeconfig", str(kubeconfig), "--kube-context", context)
-        self._helm = Tool(runner, "helm", HINTS, self._environment(None, None))
+        self._helm = Tool(runner, "helm", self._environment(None, None))
         self._version: tuple[int, int, int] | None = None
 
     def version(self) -> tuple[int, int, int]:
@@ -86,7 +85,7 @@ class Helm:
             outcome = self._helm.attempt("version", deadline_s=30)
             found = version_in(outcome.text)
             if found is None:
-                raise ToolError(outcome, "helm does not tell its version", HINTS)
+                raise ToolError(outcome, "helm does not tell its version")
             if found[0] not in (3, 4):
                 raise LabError(
                     f"helm {_dotted(found)} cannot be used: the lab needs helm 3 or 4",
@@ -148,9 +147,9 @@ class Helm:
         absent = "release: not found" in outcome.text
         what = f"helm could not remove {release}"
         if outcome.exit_code != 0 and not absent:
-            raise ToolError(outcome, what, HINTS)
+            raise ToolError(outcome, what)
         if self.find(release, namespace) is not None:
-            raise ToolError(outcome, f"{what}: the release is still listed", HINTS)
+            raise ToolError(outcome, f"{what}: the release is still listed")
         return None if absent else outcome
 
     def _source(self, chart: Chart) -> tuple[str, list[str], Tool, tuple[Hint, ...]]:
@@ -222,7 +221,7 @@ def _parsed(outcome: Outcome, kind: type) -> Any:
     try:
         parsed = json.loads(outcome.stdout or "null")
     except ValueError as error:
-        raise ToolError(outcome, "helm printed no JSON", HINTS) from error
+        raise ToolError(outcome, "helm printed no JSON") from error
     return parsed if isinstance(parsed, kind) else kind()
 
 

@@ -6,97 +6,18 @@ deleted it), a stopped node still counts as a cluster, and `load docker-image` c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from kai_lab_pipeline.clients.docker import DAEMON_DOWN, NO_SPACE, NOT_ALLOWED, REGISTRY
-from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
+from kai_lab_pipeline.clients.tools import Log, Outcome, Runner, Tool, ToolError, version_in
 
 MINIMUM = (0, 20, 0)
-HINTS: Sequence[Hint] = (
-    NOT_ALLOWED,
-    DAEMON_DOWN,
-    NO_SPACE,
-    Hint(
-        r"node\(s\) already exist for a cluster with the name \"(?P<name>[^\"]+)\"",
-        "there is already a cluster named {name}",
-        "Give the lab another name (lab.name, KAI_LAB_NAME), or remove that cluster: kind delete cluster --name {name}",
-    ),
-    Hint(
-        r"bind: address already in use|port is already allocated",
-        "a port that the cluster's API server needs is taken",
-        "Stop what listens there ('ss -ltnp'), or change networking.apiServerPort in the kind config.",
-    ),
-    Hint(
-        r"failed to pull image \"(?P<image>[^\"@]+)",
-        "the node image {image} is not on this machine and cannot be pulled",
-        "Check the network, 'docker pull' it first, or name another one in kind.node_image (KAI_LAB_NODE_IMAGE).",
-        transient=True,
-    ),
-    Hint(
-        r"too many open files",
-        "the host's inotify limits are too low",
-        "sudo sysctl fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=512",
-    ),
-    Hint(
-        r"requires setting systemd property \"?Delegate=yes|cgroup.*(?:delegat|not (?:available|mounted))",
-        "the cgroups are not delegated to this user (rootless)",
-        "Set Delegate=yes for user@.service: https://kind.sigs.k8s.io/docs/user/rootless/",
-    ),
-    Hint(
-        r"could not find a log line that matches",
-        "the node container did not come up",
-        "Look at its exported log; low inotify limits and missing cgroup delegation are the usual causes.",
-    ),
-    Hint(
-        r"kubelet is not healthy|wait-control-plane|required cgroups disabled",
-        "the kubelet in the node did not start",
-        "Look at the exported kubelet log. Kubernetes 1.35 and newer refuse cgroup v1 hosts: use a node image of 1.34 "
-        "(kind.node_image), or a host with cgroup v2.",
-    ),
-    Hint(
-        r"operation not permitted|failed to create shim task",
-        "the daemon may not start privileged containers here",
-        "kind needs privileged containers: run on a machine (or CI runner) that allows them.",
-    ),
-    Hint(
-        r"unable to decode config|failed to parse patches|error reading file"
-        r"|failed to create cluster: (?:\[?invalid |unknown apiVersion|could not determine|must have at least one)",
-        "the kind config cannot be used",
-        "Correct the file that kind.config names (KAI_LAB_KIND_CONFIG).",
-    ),
-    Hint(
-        r"is not a valid cluster name",
-        "kind does not take this cluster name",
-        "Use lower-case letters, digits and '-' in lab.name.",
-    ),
-    Hint(
-        r"config\.lock: file exists|failed to lock config file",
-        "another program holds the lock of the kubeconfig",
-        "Wait for the other kind or kubectl; if there is none, remove the .lock file beside the kubeconfig.",
-        transient=True,
-    ),
-    Hint(
-        r"content digest .* not found|failed to detect containerd snapshotter",
-        "the image could not be moved into the node directly",
-        "The lab tries an archive next; see the lines above.",
-    ),
-    Hint(r"not present locally", "the image is not in the local docker", "Build or pull it first."),
-    Hint(
-        r"ctr: unexpected EOF|archive/tar|invalid tar header",
-        "the archive is damaged or not an image archive",
-        "Make it again: docker save --output FILE IMAGE",
-    ),
-    Hint(r"is not running", "the node's container is stopped", "Start it: docker start NAME-control-plane"),
-    *REGISTRY,
-)
 
 
 class Kind:
     """The kind command line. Every name is matched exactly."""
 
     def __init__(self, runner: Runner) -> None:
-        self._kind = Tool(runner, "kind", HINTS)
+        self._kind = Tool(runner, "kind")
 
     def version(self) -> tuple[int, int, int] | None:
         return version_in(self._kind.call("version", what="kind does not tell its version").stdout)

@@ -1,7 +1,6 @@
 """What is known about the command line tools: how a command ended, what its words mean, and how to get a tool.
 
-The words are those the tools really print (kind 0.33, Docker 20.10 and 28, helm 3.22 and 4.3, recorded in success and
-failure); each tool's own table stands in its client.
+What the words mean is known to `lab.diagnosis`; a client adds a `Hint` only where it knows more than the words say.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kai_lab_pipeline.lab.diagnosis import diagnose_text
 from kai_lab_pipeline.lab.errors import LabError
 
 Log = Callable[[str], None]
@@ -61,14 +61,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Hint:
-    """What a tool's words mean: a regular expression, the cause, the remedy, and whether trying again may help."""
+    """What words mean in one place: a regular expression, the cause, and the remedy. Named groups fill in {name}."""
 
     pattern: str
     cause: str
     remedy: str
-    transient: bool = False
-    retry: bool = False
-    """Known to pass by itself within seconds: worth repeating the same command."""
 
     def match(self, text: str) -> re.Match[str] | None:
         return re.search(self.pattern, text, re.IGNORECASE | re.MULTILINE)
@@ -82,16 +79,24 @@ class ToolError(LabError):
         self.command = command_line(outcome.command)
         self.exit_code_of_tool = outcome.exit_code
         self.tail = outcome.last_lines()
-        self.hint = next((hint for hint in hints if hint.match(outcome.text)), None)
-        found = self.hint.match(outcome.text) if self.hint else None
-        self.cause = _fill(self.hint.cause, found) if self.hint else ""
-        self.remedy = _fill(self.hint.remedy, found) if self.hint else next_step
+        self.fault = ""
+        """Id of the known fault (`lab.diagnosis`), where it is one."""
+        self.cause, self.remedy, transient = "", next_step, False
+        for hint in hints:
+            found = hint.match(outcome.text)
+            if found:
+                self.cause, self.remedy = _fill(hint.cause, found), _fill(hint.remedy, found)
+                break
+        else:
+            for known in diagnose_text(outcome.text).causes[:1]:
+                self.fault, transient = known.id, known.transient
+                self.cause, self.remedy = redact(known.cause), redact("; ".join(known.remedy))
         super().__init__(
             f"{what}: {self.cause}" if self.cause else f"{what} (exit code {outcome.exit_code})",
             where=self.command,
             seen=self.tail or f"nothing but exit code {outcome.exit_code}",
             next_step=self.remedy or "Read the last lines above; the same command can be run by hand.",
-            transient=self.hint.transient if self.hint else False,
+            transient=transient,
         )
 
     def add_seen(self, text: str) -> None:
@@ -109,9 +114,9 @@ class ToolTimeout(LabError):
     """The tool did not end within its deadline and was ended, with everything it had started."""
 
 
-def _fill(text: str, found: re.Match[str] | None) -> str:
+def _fill(text: str, found: re.Match[str]) -> str:
     """`text` with {name} replaced by the named groups that matched."""
-    for name, value in (found.groupdict() if found else {}).items():
+    for name, value in found.groupdict().items():
         text = text.replace(f"{{{name}}}", redact(value or "?"))
     return text
 
@@ -145,11 +150,10 @@ INSTALL: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Tool:
-    """One executable with the table of what its words mean."""
+    """One executable, and the environment it runs in."""
 
     runner: Runner
     name: str
-    hints: Sequence[Hint]
     env: Mapping[str, str | None] | None = None
 
     def call(
@@ -162,10 +166,10 @@ class Tool:
         cwd: Path | None = None,
         hints: Sequence[Hint] = (),
     ) -> Outcome:
-        """Run it; raises ToolError unless it exits 0. `what` says what could not be done, `hints` go before its own."""
+        """Run it; raises ToolError unless it exits 0. `what` says what could not be done."""
         outcome = self.attempt(*arguments, deadline_s=deadline_s, log=log, stdin=stdin, cwd=cwd)
         if outcome.exit_code != 0:
-            raise ToolError(outcome, what, (*hints, *self.hints))
+            raise ToolError(outcome, what, hints)
         return outcome
 
     def attempt(
