@@ -89,6 +89,26 @@ def down(everything: bool) -> None:
 
 
 @cli.command()
+@click.argument("file", required=False, metavar="[FILE|BUNDLE|-]")
+@click.option("--json", "as_json", is_flag=True, help="Print the causes as JSON.")
+def explain(file: str | None, as_json: bool) -> None:
+    """An error text, log, object or bundle in; cause, remedy and whether it passes by itself out."""
+    from kai_lab_pipeline.commands.explain import explain_command
+
+    _end(lambda: explain_command(file, as_json=as_json))
+
+
+@cli.command()
+@click.option("--backend", type=click.Choice(BACKENDS), help="Only for this backend.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(backend: str | None, as_json: bool) -> None:
+    """What this machine lacks for the lab, and the command that fixes it. Nothing is touched."""
+    from kai_lab_pipeline.commands.doctor import doctor_command
+
+    _end(lambda: doctor_command(backend=backend, as_json=as_json))
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def versions(as_json: bool) -> None:
     """Which chart versions are pinned, new, left out (and why), or not understood."""

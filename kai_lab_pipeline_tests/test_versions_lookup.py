@@ -15,13 +15,13 @@ from rich.console import Console
 
 from kai_lab_pipeline.clients.discovery import look_up, look_up_git_tags
 from kai_lab_pipeline.clients.oci import OciClient
+from kai_lab_pipeline.commands.versions import discover, print_versions
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.lab.version_sets import Lane, candidate_sets
 from kai_lab_pipeline.rehearsal import profiles
 from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY
 from kai_lab_pipeline.settings import Settings, load_settings
-from kai_lab_pipeline.versions_cli import discover, versions_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,7 +50,7 @@ def settings_for(url: str, **overrides: Any) -> Settings:
 
 def printed(settings: Settings, width: int = 200) -> tuple[int, str]:
     out = io.StringIO()
-    code = versions_command(settings, False, Console(file=out, width=width))
+    code = print_versions(settings, False, Console(file=out, width=width))
     return code, out.getvalue()
 
 
@@ -99,7 +99,7 @@ def test_all_well_is_exit_code_0(url: str) -> None:
 def test_the_registry_is_down(capsys: pytest.CaptureFixture[str]) -> None:
     with serve(lab_registry()) as url:
         pass
-    assert versions_command(settings_for(url), True) == 3
+    assert print_versions(settings_for(url), True) == 3
     answer = json.loads(capsys.readouterr().out)
     for component in answer["components"].values():
         assert component["status"] == "lookup_failed"

@@ -11,14 +11,16 @@ from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.lab import Lab
-from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline.workbench.state import LabState, WriteLock
 
 
 def check_command(names: Sequence[str], *, as_json: bool) -> int:
     """Execute checks (``asset`` or ``asset.check``; all by default) and print them; returns the exit code."""
     wanted = selected_checks(names)
     settings = settings_with({})
-    LabState.of(settings).open()
+    state = LabState.of(settings)
+    WriteLock(state.folder).check_free()
+    state.open()
     lab = _execute(settings, wanted)
     try:
         assets = list(dict.fromkeys(name.partition(".")[0] for name in wanted))

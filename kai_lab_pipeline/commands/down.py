@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.settings import BACKENDS, Settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import LabState
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
@@ -75,14 +75,19 @@ def _all_labs(settings: Settings) -> list[Settings]:
     """Settings for each lab that has a state folder here, whatever its name and backend."""
     found = []
     for record in sorted(settings.state_root.glob("*/lab.json")):
-        data = _read(record)
-        section = settings.lab.model_copy(update={"name": record.parent.name, "backend": data.get("backend")})
+        backend = _backend_of(record, settings)
+        section = settings.lab.model_copy(update={"name": record.parent.name, "backend": backend})
         found.append(settings.model_copy(update={"lab": section}))
     return found
 
 
-def _read(path: Path) -> dict[str, str]:
+def _backend_of(record: Path, settings: Settings) -> str:
+    """The backend a lab was made with. A damaged record is given up: tearing down must work when little else does."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise LabError("A lab's record cannot be read", where=str(path), seen=str(error)) from error
+        backend = dict(json.loads(record.read_text(encoding="utf-8"))).get("backend")
+    except (OSError, ValueError, TypeError):
+        backend = None
+    if backend in BACKENDS:
+        return str(backend)
+    record.unlink(missing_ok=True)
+    return "rehearsal" if (record.parent / "rehearsal").is_dir() else settings.lab.backend

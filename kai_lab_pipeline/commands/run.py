@@ -21,6 +21,7 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.apply import check_manifests
 from kai_lab_pipeline.workbench.lab import Lab, descendants
 from kai_lab_pipeline.workbench.reporting import report_lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
@@ -34,10 +35,10 @@ def run_command(
     """Run the lab or some of its assets; returns the exit code. Raises LabError, SettingsError."""
     settings = settings_with({"KAI_LAB_BACKEND": backend, "KAI_LAB_SCENARIO": scenario})
     assets = selected_assets(select)
-    state = LabState.of(settings).open()
-    holder = WriteLock(state.folder).holder()
-    if holder is not None:
-        raise _busy(holder, state)
+    check_manifests(settings, assets)
+    state = LabState.of(settings)
+    WriteLock(state.folder).check_free()
+    state.open()
     if report_dir is not None:
         _writable(report_dir)
     out = console(stderr=as_json)
@@ -130,15 +131,6 @@ def _exit_code(judgement: Judgement, *, success: bool, step_error: LabError | No
     if not success:
         return INFRASTRUCTURE
     return code if judgement.claims else OK
-
-
-def _busy(holder: dict[str, Any], state: LabState) -> WrongUse:
-    return WrongUse(
-        "Another writer is at work on this lab",
-        where=str(state.folder),
-        seen=f"{holder.get('purpose')} since {holder.get('since')}, pid {holder.get('pid')}",
-        next_step="Wait until it has ended (kai-lab status shows it), or use another lab with KAI_LAB_NAME.",
-    )
 
 
 def _writable(folder: Path) -> None:

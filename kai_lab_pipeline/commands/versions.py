@@ -1,13 +1,101 @@
-"""`kai-lab versions`: on the rehearsal its own registry is asked, elsewhere the real ones or their mirrors."""
+"""``kai-lab versions``: what is pinned, what is new, what was left out and why, and where nobody could look."""
 
 from __future__ import annotations
 
-from kai_lab_pipeline import versions_cli
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git_tags
 from kai_lab_pipeline.commands.common import settings_with
+from kai_lab_pipeline.lab.versions import Excluded
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import with_registry
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHOWN = 8
+"""Longest list of tags in a table cell; --json has all."""
+
+
+def discover(settings: Settings) -> dict[str, Any]:
+    """The answer of ``kai-lab versions --json``; ``git`` is there only where a checkout is set.
+
+    Raises WrongUse for settings that cannot be asked with; a lookup that failed is part of the answer.
+    """
+    return _as_json(look_up(settings), look_up_git_tags(settings))
 
 
 def versions_command(*, as_json: bool) -> int:
-    """Print the versions; returns the exit code. Raises LabError, SettingsError."""
+    """Print the versions; returns the exit code. The rehearsal asks a registry of its own."""
     with with_registry(settings_with({})) as settings:
-        return versions_cli.versions_command(settings, as_json)
+        return print_versions(settings, as_json)
+
+
+def print_versions(settings: Settings, as_json: bool, console: Console | None = None) -> int:
+    """Print the versions; 0, or 3 when at least one lookup failed. Raises WrongUse."""
+    found = look_up(settings)
+    git = look_up_git_tags(settings)
+    if as_json:
+        json.dump(_as_json(found, git), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _print(found, git, console)
+    asked = [*found.values(), *([git] if git else [])]
+    return 3 if any(lookup.error is not None for lookup in asked) else 0
+
+
+def _as_json(found: Mapping[str, Lookup], git: Lookup | None) -> dict[str, Any]:
+    answer: dict[str, Any] = {"components": {component: lookup.to_json() for component, lookup in found.items()}}
+    if git is not None:
+        answer["git"] = {"checkout": git.source, **git.to_json()}
+    return answer
+
+
+def _print(found: Mapping[str, Lookup], git: Lookup | None, console: Console | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    table = Table("component", "pinned", "new", "new but excluded, because", "not understood", title="Chart versions")
+    rows = [*found.items(), *([("nvml_mock (git)", git)] if git else [])]
+    for component, lookup in rows:
+        table.add_row(component, lookup.pinned, *(Text(cell, style) for cell, style in _cells(lookup)))
+    console.print(table)
+    for component, lookup in rows:
+        if lookup.error is not None:
+            console.print(Text(f"\n{component}: could not look.", "bold red"))
+            console.print(Text(_plain(lookup.error.text(), keep_lines=True)))
+        elif lookup.versions is not None and not lookup.versions.same:
+            warning = f"\n{component}: the pinned {lookup.pinned} is not at {lookup.source} any more."
+            console.print(Text(_plain(warning, keep_lines=True), "yellow"))
+
+
+def _cells(lookup: Lookup) -> list[tuple[str, str]]:
+    if lookup.versions is None:
+        return [("could not look", "bold red") if lookup.error else (_plain(lookup.note), ""), ("", ""), ("", "")]
+    found = lookup.versions
+    new = (_list(found.newer), "bold green") if found.newer else ("nothing new", "dim")
+    return [new, (_reasons(found.newer_but_excluded), ""), (_list(found.unknown), "yellow")]
+
+
+def _reasons(excluded: tuple[Excluded, ...]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for entry in excluded:
+        by_reason.setdefault(entry.reason, []).append(entry.tag)
+    return "\n".join(f"{_list(tuple(tags))}: {_plain(reason)}" for reason, tags in by_reason.items())
+
+
+def _list(tags: tuple[str, ...]) -> str:
+    shown = [_plain(tag) for tag in tags[-SHOWN:]]
+    more = len(tags) - len(shown)
+    return ", ".join([*([f"{more} more"] if more else []), *shown])
+
+
+def _plain(text: str, *, keep_lines: bool = False) -> str:
+    """Without control characters: tags and answers are other people's text on somebody's terminal."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]" if keep_lines else r"[\x00-\x1f\x7f-\x9f]", "\ufffd", text)
