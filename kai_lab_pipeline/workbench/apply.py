@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import Cluster, Invalid
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.observe import CANARY, load_manifest
 from kai_lab_pipeline.workbench.patience import retry_transient, wait_gone
 
 T = TypeVar("T")
@@ -37,6 +38,13 @@ def manifest_text(settings: Settings, asset: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         return f"unreadable: {type(error).__name__}"
+
+
+def check_manifests(settings: Settings, assets: Collection[str]) -> None:
+    """Read what these assets apply. Raises ManifestError while nothing is touched yet."""
+    names = [manifest_of(settings, asset) for asset in assets if asset in (*MANIFESTS, "device_plugin")]
+    for name in (*names, *([CANARY] if "kai_release" in assets else [])):
+        load_manifest(settings, name)
 
 
 @dataclass(frozen=True)

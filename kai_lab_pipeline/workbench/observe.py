@@ -58,6 +58,7 @@ WATCHED: Mapping[str, tuple[str, ...]] = {
 }
 """What changes while an asset is waited for."""
 
+CANARY = "manifests/canary-pod.yaml"
 LOG_LINES = 4000
 """Newest lines kept of a log; the isolator's webhook is kept whole, its first line is evidence."""
 
@@ -150,7 +151,7 @@ class Observer:
         """Make the canary pod once; while KAI's admission does not serve yet it is refused, and the next look tries."""
         if self._canary_made:
             return
-        pod = load_manifest(self.settings, "manifests/canary-pod.yaml")[0]
+        pod = load_manifest(self.settings, CANARY)[0]
         try:
             # A canary that is there already was bound by an earlier scheduler: it would prove nothing.
             if self.cluster.find("pods", pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]) is not None:
@@ -164,7 +165,7 @@ class Observer:
                 raise
 
     def _remove_canary(self) -> None:
-        meta = load_manifest(self.settings, "manifests/canary-pod.yaml")[0]["metadata"]
+        meta = load_manifest(self.settings, CANARY)[0]["metadata"]
         self.cluster.delete("pods", meta["name"], namespace=meta["namespace"], grace_s=0)
 
     def _dry_runs(self, asset: str) -> dict[str, Mapping[str, Any]]:
@@ -223,7 +224,7 @@ def load_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise LabError("A manifest cannot be read", where=str(path), seen=str(error.strerror)) from error
+        raise ManifestError("A manifest cannot be read", where=str(path), seen=str(error.strerror)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ManifestError("A manifest is not YAML", where=str(path), seen=str(error)) from error
     objects = [document for document in documents if document is not None]

@@ -190,6 +190,12 @@ class WriteLock:
                 return self._read(file.fileno())
         return None
 
+    def check_free(self) -> None:
+        """Raises WrongUse, naming who holds the lab, when another writer is at work on it."""
+        holder = self.holder()
+        if holder is not None:
+            raise _refused(holder, self._path)
+
     def release(self) -> None:
         if self._held is not None:
             os.close(self._held)
