@@ -57,7 +57,9 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
         if changes:
             said = "Changed on the cluster: " + ". ".join(changes)
             context.log.warning(f"{asset}: {said}")
-            context.log_event(dg.AssetObservation(group.key(asset), description=said, partition=_partition(context)))
+            context.op_execution_context.log_event(
+                dg.AssetObservation(group.key(asset), description=said, partition=_partition(context))
+            )
         for result in results:
             if result.check in wanted:
                 yield _shown(group, opened, result, source, changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
@@ -62,7 +63,7 @@ def _above(name: str) -> list[str]:
     return [*sorted(pinned), *lab]
 
 
-def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph, group: Group, name: str) -> SyncState:
+def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], group: Group, name: str) -> SyncState:
     key = group.key(name)
     # A resolver remembers what it read: a new one each time, so that a long-lived caller sees what is.
     resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))

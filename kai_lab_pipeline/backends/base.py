@@ -32,6 +32,14 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True)
+class Leftover:
+    """Something that is still there after a tear-down, and the command that removes it."""
+
+    what: str
+    command: str
+
+
+@dataclass(frozen=True)
 class StepFacts:
     """What a backend did for one step."""
 
@@ -42,14 +50,8 @@ class StepFacts:
     attempts: int = 1
     facts: Mapping[str, str] = field(default_factory=dict)
     """Names and digests worth showing, such as the image digest or the chart digest."""
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """Something that is still there after a tear-down, and the command that removes it."""
-
-    what: str
-    command: str
+    leftovers: tuple[Leftover, ...] = ()
+    """What a removal found still there at its end."""
 
 
 class Backend(Protocol):

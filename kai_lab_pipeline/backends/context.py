@@ -148,6 +148,7 @@ class ContextBackend:
             f"removed what the lab made on context {cluster.context}; the cluster itself is not the lab's"
             + (f"; {len(left)} things stay" if left else ""),
             facts=facts,
+            leftovers=tuple(left),
         )
 
     # -- image and releases ------------------------------------------------------------------------------------------

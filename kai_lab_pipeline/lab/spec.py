@@ -180,7 +180,7 @@ UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "nvidia_runtime_class": ("cluster",),
     "isolator_release": ("nvml_mock_release", "charts/kai_resource_isolator"),
     "whole_gpu_pod": ("queues", "nvidia_runtime_class", "device_plugin"),
-    "shared_gpu_pod": ("whole_gpu_pod", "isolator_release"),
+    "shared_gpu_pod": ("whole_gpu_pod", "isolator_release", "labelled_node"),
     "reservation_boundary": ("shared_gpu_pod",),
     "boundary_report": ("reservation_boundary",),
 }
