@@ -153,7 +153,7 @@ def _end(command: Callable[[], int]) -> None:
 def main() -> None:
     """Entry point: click's own usage errors exit with 2, an interrupt with 130."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="kai-lab", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)

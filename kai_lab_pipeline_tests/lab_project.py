@@ -67,10 +67,14 @@ class Executed:
     passed: Mapping[str, bool]
     """Whether Dagster shows the check as passed, by ``asset.check``."""
 
+    def of(self, verdict: str) -> set[str]:
+        """The checks with this verdict."""
+        return {name for name, found in self.verdicts.items() if found == verdict}
+
     @property
     def red(self) -> dict[str, str]:
         """The checks that Dagster shows as failed, with their verdicts."""
-        return {name: self.verdicts[name] for name, passed in self.passed.items() if not passed}
+        return {name: self.verdicts.get(name, "") for name, passed in self.passed.items() if not passed}
 
 
 @dataclass
