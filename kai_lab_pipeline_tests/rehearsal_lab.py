@@ -207,6 +207,10 @@ class Lab:
         except ApiError as error:
             return {"kind": "Status", "code": error.code, "reason": error.reason, "message": error.message}
 
+    def accounting(self) -> list[str]:
+        """The GPU parts of the scheduler's newest lines: for one cycle after a failed bind a pod counts as waiting."""
+        return [line.partition("GPU: ")[2].partition(" CPU")[0] for line in self.scheduler_lines()[-5:]]
+
     # --- changing -----------------------------------------------------------------------------------------------
 
     def create(self, obj: Mapping[str, Any], *, dry_run: bool = False) -> Object:

@@ -66,7 +66,7 @@ def test_a_mock_whose_image_was_not_loaded(tmp_path: Path) -> None:
         assert row["status"] == "deployed"
         pod = pod_of(lab, "nvml-mock", "ImagePullBackOff")
         with pytest.raises(
-            ApiError, match="is waiting to start: (trying and failing to pull image|image can.t be pulled)"
+            ApiError, match=r"is waiting to start: (trying and failing to pull image|image can.t be pulled)"
         ):
             lab.log("default", pod["metadata"]["name"], "nvml-mock")
         assert (

@@ -57,9 +57,12 @@ def test_a_value_of_the_wrong_type_fails_in_the_hook_and_is_mended_by_the_right_
     )
     assert rows(lab, "kai-scheduler") == [("1", "failed")]
     assert lab.all("configs") == []
-    pods = lab.all("pods", "kai-scheduler", labelSelector="job-name=kai-config-deployer")
-    text = lab.log("kai-scheduler", pods[0]["metadata"]["name"], "deployer")
-    assert ".spec.binder.plugins.hamicore.enabled: expected boolean, got &{yes}" in text
+    said = ".spec.binder.plugins.hamicore.enabled: expected boolean, got &{yes}"
+
+    def told(pods: object) -> bool:
+        return any(said in log.text + (log.previous or "") for log in lab.logs() if log.container == "deployer")
+
+    assert lab.wait("pods", told, "the hook's reason in its log")
     assert lab.kai()["revision"] == "2"
     assert rows(lab, "kai-scheduler") == [("2", "deployed")]
 

@@ -6,24 +6,19 @@ release appears after the installation has returned. Texts of errors are those o
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from kai_lab_pipeline.rehearsal import charts, profiles
+from kai_lab_pipeline.rehearsal import chart_steps, charts, profiles, releases
 from kai_lab_pipeline.rehearsal.client import (
-    APPLY_PATCH,
     MERGE_PATCH,
     RESOURCES,
     STRATEGIC_PATCH,
     ApiError,
     Object,
-    Request,
     Resource,
     SyncApi,
     create_request,
@@ -44,12 +39,10 @@ __all__ = [
     "uninstall",
 ]
 
-_MANAGER = "helm"
 _KEEP = "helm.sh/resource-policy"
 _POLL_S = 0.01
 _PATIENCE_S = 60.0
 """Real seconds for what should take a fraction of one, but may take long on a busy machine."""
-_PENDING = ("pending-install", "pending-upgrade", "pending-rollback")
 
 
 class HelmError(RuntimeError):
@@ -82,17 +75,17 @@ def deployed(
 ) -> dict[str, str] | None:
     """The row of helm list when the release is deployed with this very chart, version and values; else None."""
     with SyncApi(url, token) as api:
-        newest = _newest(api, namespace, release)
+        newest = releases.newest(api, namespace, release)
         if newest is None or newest["status"] != "deployed" or newest["config"] != dict(values):
             return None
         name = chart.rstrip("/").rpartition("/")[2]
-        return _row(newest) if (newest["chart"], newest["chart_version"]) == (name, version) else None
+        return releases.row(newest) if (newest["chart"], newest["chart_version"]) == (name, version) else None
 
 
 def uninstall(url: str, token: str, *, release: str, namespace: str, time_scale: float = 0.01) -> list[str]:
     """Removes a release; what was kept because of its resource policy, as ``[Kind] name``. Raises HelmError."""
     with SyncApi(url, token) as api:
-        newest = _newest(api, namespace, release)
+        newest = releases.newest(api, namespace, release)
         if newest is None:
             raise HelmError(f"Error: uninstall: Release not loaded: {release}: release: not found")
         kept: list[str] = []
@@ -103,21 +96,14 @@ def uninstall(url: str, token: str, *, release: str, namespace: str, time_scale:
             _delete(api, obj)
         if newest["chart"] == "kai-scheduler":
             _remove_operands(api, namespace)
-        for secret in _secrets(api, namespace, release):
-            api.send(delete_request(RESOURCES["secrets"], namespace, secret["metadata"]["name"]))
+        releases.forget(api, namespace, release)
         return sorted(kept)
 
 
 def list_releases(url: str, token: str) -> list[dict[str, str]]:
     """The rows of ``helm list -A -a -o json``: the newest revision of every release, by name."""
     with SyncApi(url, token) as api:
-        newest: dict[tuple[str, str], Object] = {}
-        for secret in api.list(RESOURCES["secrets"], labelSelector="owner=helm"):
-            record = _decode(secret)
-            key = (record["namespace"], record["name"])
-            if key not in newest or record["revision"] > newest[key]["revision"]:
-                newest[key] = record
-        return [_row(record) for _, record in sorted(newest.items(), key=lambda item: (item[1]["name"], item[0]))]
+        return [releases.row(record) for record in releases.all_newest(api)]
 
 
 def provide_image(url: str, token: str, node: str, image: str) -> bool:
@@ -170,11 +156,11 @@ class _Installation:
         self.time_scale = time_scale
         self.wait_s = wait_s
         self.faults = _cluster_faults(api)
-        self.earlier = _newest(api, namespace, release)
+        self.earlier = releases.newest(api, namespace, release)
         self.fresh = self.earlier is None or self.earlier["status"] == "uninstalled"
 
     @property
-    def _prefix(self) -> str:
+    def prefix(self) -> str:
         return "Error: INSTALLATION FAILED: " if self.fresh else "Error: UPGRADE FAILED: "
 
     def run(self) -> dict[str, str]:
@@ -187,25 +173,18 @@ class _Installation:
         objects = self._render(chart, values)
         self._ensure_namespace()
         record = self._record(chart, given, objects)
-        if self.earlier and self.earlier["status"] == "failed" and self._never_deployed():
-            # helm upgrades a failed first installation in place: the next revision counts as an upgrade.
-            self.fresh = False
-        self._store(record)
+        releases.store(self.api, record)
         try:
             self._apply(chart, values, record)
         except ApiError as error:
             self._finish(record, "failed", f'Release "{self.release}" failed: {error}')
-            raise HelmError(f"{self._prefix}{error}") from error
+            raise HelmError(f"{self.prefix}{error}") from error
         except HelmError as error:
-            text = str(error).removeprefix(self._prefix)
+            text = str(error).removeprefix(self.prefix)
             self._finish(record, "failed", f'Release "{self.release}" failed: {text}')
             raise
         self._finish(record, "deployed", "Install complete" if self.fresh else "Upgrade complete")
-        return _row(record)
-
-    def _never_deployed(self) -> bool:
-        records = (_decode(secret) for secret in _secrets(self.api, self.namespace, self.release))
-        return all(record["status"] not in ("deployed", "superseded") for record in records)
+        return releases.row(record)
 
     def _named(self, fault: str, default: str = "") -> bool:
         chosen = self.faults.on(fault) and self.faults.text(fault, default)
@@ -218,19 +197,19 @@ class _Installation:
         if self._named("chart_not_found"):
             raise UnknownVersion(self.reference, self.version)
         if self.faults.on("registry_unauthorized"):
-            raise HelmError(f"{self._prefix}{get}basic credential not found")
+            raise HelmError(f"{self.prefix}{get}basic credential not found")
         if self.faults.on("registry_rate_limited"):
             text = "response status code 429: toomanyrequests: You have reached your unauthenticated pull rate limit."
-            raise HelmError(f"{self._prefix}{get}{text}")
+            raise HelmError(f"{self.prefix}{get}{text}")
 
     def _refuse_when_busy(self, chart: Chart) -> None:
         if self._named("helm_pending") and self.earlier is None:
             self._ensure_namespace()
             record = self._record(chart, {}, [])
             record["status"] = "pending-install"
-            self._store(record)
+            releases.store(self.api, record)
             self.earlier = record
-        if self.earlier is not None and self.earlier["status"] in _PENDING:
+        if self.earlier is not None and self.earlier["status"] in releases.PENDING:
             raise HelmError("Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress")
 
     def _render(self, chart: Chart, values: Mapping[str, Any]) -> list[Object]:
@@ -243,32 +222,13 @@ class _Installation:
             "is_install": self.fresh,
         }
         if chart.name == "nvml-mock":
-            context |= self._mock_context(chart, values)
+            context |= chart_steps.mock_context(self, chart, values)
         elif chart.name == "kai-scheduler":
             context |= {"kai": profiles.KAI[chart.version], "components": ("kai-operator", "binder", "admission")}
         objects = charts.render(chart.template, **context)
         for obj in objects:
             self._own(obj)
         return objects
-
-    def _mock_context(self, chart: Chart, values: Mapping[str, Any]) -> dict[str, Any]:
-        mock = profiles.MOCK[chart.version]
-        profile, count = values["gpu"].get("profile"), values["gpu"].get("count")
-        if count != "" and not isinstance(count, int):
-            raise HelmError(
-                f"{self._prefix}values don't meet the specifications of the schema(s) in the following chart(s):\n"
-                "nvml-mock:\n- at '/gpu/count': 'oneOf' failed, none matched\n"
-                "  - at '/gpu/count': got string, want integer\n  - at '/gpu/count': value must be ''\n"
-            )
-        if profile not in profiles.MOCK_PROFILES:
-            raise HelmError(
-                f"{self._prefix}execution error at (nvml-mock/templates/service-ibping.yaml:3:11): Unknown GPU profile "
-                f'"{profile}": profiles/{profile}.yaml not found in chart. Available profiles: '
-                f"{', '.join(profiles.MOCK_PROFILES)}. Or set gpu.customConfig with inline YAML."
-            )
-        number = count if isinstance(count, int) else mock.counts.get(profile, 8)
-        checksum = hashlib.sha256(f"{chart.full_name} {profile} {number}".encode()).hexdigest()
-        return {"mock": mock, "gpu_count": number, "checksum": checksum}
 
     def _own(self, obj: Object) -> None:
         """helm's marks of ownership."""
@@ -284,18 +244,18 @@ class _Installation:
         if self.api.get(RESOURCES["namespaces"], None, self.namespace) is None:
             labels = {"name": self.namespace}
             meta = {"name": self.namespace, "labels": labels}
-            self._create_if_absent({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+            self.create_if_absent({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
     def _apply(self, chart: Chart, values: Mapping[str, Any], record: Object) -> None:
         if chart.name == "kai-scheduler":
-            self._install_kai(chart, values, record["objects"])
+            chart_steps.install_kai(self, chart, values, record["objects"])
         elif chart.name == "kai-resource-isolator":
-            self._install_isolator(record["objects"])
+            chart_steps.install_isolator(self, record["objects"])
         else:
-            self._write_all(record["objects"])
+            self.write_all(record["objects"])
             self._wait_for_daemonset(record["objects"])
 
-    def _write_all(self, objects: list[Object]) -> None:
+    def write_all(self, objects: list[Object]) -> None:
         for obj in objects:
             self._write(obj)
         if self.earlier:
@@ -306,7 +266,7 @@ class _Installation:
         meta = obj["metadata"]
         found = self.api.get(resource, meta.get("namespace"), meta["name"])
         if found is None:
-            self.api.send(create_request(obj, _MANAGER))
+            self.api.send(create_request(obj, releases.MANAGER))
             return
         owner = (found["metadata"].get("annotations") or {}).get("meta.helm.sh/release-name")
         if owner != self.release:
@@ -315,7 +275,7 @@ class _Installation:
         strategic = resource.group in ("", "apps", "admissionregistration.k8s.io") and obj["kind"] != "Namespace"
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         namespace, name = meta.get("namespace"), meta["name"]
-        self.api.send(patch_request(resource, namespace, name, patch, _MANAGER, content_type=kind))
+        self.api.send(patch_request(resource, namespace, name, patch, releases.MANAGER, content_type=kind))
 
     def _refuse_foreign(self, obj: Object, found: Object, owner: str | None) -> None:
         name, kind = obj["metadata"]["name"], obj["kind"]
@@ -334,7 +294,7 @@ class _Installation:
                 f'annotation validation error: key "meta.helm.sh/release-name" must equal "{self.release}": '
                 f'current value is "{owner}"'
             )
-        raise HelmError(f"{self._prefix}{text}")
+        raise HelmError(f"{self.prefix}{text}")
 
     def _prune(self, objects: list[Object]) -> None:
         """Removes what the release before had and this one has no longer, unless it is to be kept."""
@@ -344,70 +304,20 @@ class _Installation:
             if _identity(obj) not in present and not keep:
                 _delete(self.api, obj)
 
-    def _create_if_absent(self, obj: Object) -> None:
+    def refusal(self, text: str) -> HelmError:
+        return HelmError(f"{self.prefix}{text}")
+
+    def delete(self, obj: Object) -> None:
+        _delete(self.api, obj)
+
+    def create_if_absent(self, obj: Object) -> None:
         try:
-            self.api.send(create_request(obj, _MANAGER))
+            self.api.send(create_request(obj, releases.MANAGER))
         except ApiError as error:
             if not error.conflict:
                 raise
 
-    def _install_kai(self, chart: Chart, values: Mapping[str, Any], objects: list[Object]) -> None:
-        kai = profiles.KAI[chart.version]
-        when = "install" if self.fresh else "upgrade"
-        hooks = (f"pre-{when}", f"post-{when}")
-        self._run_hook(values, "crd-upgrader", "upgrader", hooks[0])
-        for crd in charts.kai_crds():
-            self.api.send(
-                patch_request(
-                    resource_of(crd),
-                    None,
-                    crd["metadata"]["name"],
-                    crd,
-                    "crd-upgrader",
-                    content_type=APPLY_PATCH,
-                    force=True,
-                )
-            )
-        self._wait_for_crds()
-        if not kai.dead_on_arrival:
-            self._run_hook(values, "topology-migration", "migration", hooks[0])
-        config = self._config(kai, values)
-        if not kai.config_hook:
-            config["metadata"]["annotations"] = {"helm.sh/hook": "pre-install,pre-upgrade", "helm.sh/hook-weight": "3"}
-            self._replace(config)
-        self._write_all(objects)
-        if kai.config_hook:
-            self._run_hook(values, "kai-config-deployer", "deployer", hooks[1], json.dumps(config))
-
-    def _config(self, kai: profiles.KaiVersion, values: Mapping[str, Any]) -> Object:
-        sharing, hamicore = profiles.sharing(kai, values)
-        context = {"kai": kai, "values": values, "sharing": sharing, "hamicore": hamicore, "namespace": self.namespace}
-        return charts.render("kai-config.yaml.j2", **context)[0]
-
-    def _replace(self, obj: Object) -> None:
-        _delete(self.api, obj)
-        self._create_if_absent(obj)
-
-    def _wait_for_crds(self) -> None:
-        """Until every kind of KAI's is served."""
-        resources = [resource for resource in RESOURCES.values() if resource.group.endswith((".scheduler", "run.ai"))]
-        self._wait(lambda: all(self._served(resource) for resource in resources))
-
-    def _served(self, resource: Resource) -> bool:
-        try:
-            self.api.send(Request("GET", resource.path(), {"limit": "1"}))
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
-        return True
-
-    def _run_hook(self, values: Mapping[str, Any], name: str, container: str, hook: str, config: str = "") -> None:
-        image = f"{values['global']['registry']}/crd-upgrader:{values['global']['tag']}"
-        env = [{"name": "KAI_CONFIG", "value": config}] if config else []
-        self._run_job(name, container, image, hook, env)
-
-    def _run_job(self, name: str, container: str, image: str, hook: str, env: list[Object]) -> None:
+    def run_job(self, name: str, container: str, image: str, hook: str, env: list[Object]) -> None:
         """Runs a hook's job to its end and removes it, as its delete policy says. Raises HelmError when it fails."""
         job = {
             "apiVersion": "batch/v1",
@@ -434,13 +344,11 @@ class _Installation:
         }
         jobs = RESOURCES["jobs"]
         _delete(self.api, job)
-        self._wait(lambda: self.api.get(jobs, self.namespace, name) is None)
-        self.api.send(create_request(job, _MANAGER))
-        if not self._wait(
-            lambda: _job_complete(self.api.get(jobs, self.namespace, name)), lambda: self._hopeless(name)
-        ):
+        self.wait(lambda: self.api.get(jobs, self.namespace, name) is None)
+        self.api.send(create_request(job, releases.MANAGER))
+        if not self.wait(lambda: _job_complete(self.api.get(jobs, self.namespace, name)), lambda: self._hopeless(name)):
             lead = f"failed {hook}:" if self.fresh else f"{hook} hooks failed:"
-            raise HelmError(f"{self._prefix}{lead} 1 error occurred:\n\t* timed out waiting for the condition\n\n")
+            raise HelmError(f"{self.prefix}{lead} 1 error occurred:\n\t* timed out waiting for the condition\n\n")
         _delete(self.api, job)
 
     def _hopeless(self, job: str) -> bool:
@@ -452,36 +360,6 @@ class _Installation:
                     return True
         return False
 
-    def _install_isolator(self, objects: list[Object]) -> None:
-        image, account = "docker.io/liangjw/kube-webhook-certgen:v1.1.1", f"{self.release}-admission"
-        when = "install" if self.fresh else "upgrade"
-        self._run_job(f"{account}-create", "create", image, f"pre-{when}", [])
-        certificate, key = _certificate(f"{self.release}-webhook.{self.namespace}.svc")
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "Opaque",
-            "metadata": {"name": f"{self.release}-webhook-tls", "namespace": self.namespace},
-            "data": {"tls.crt": certificate, "tls.key": key, "ca.crt": certificate},
-        }
-        self._create_if_absent(secret)
-        stored = self.api.get(RESOURCES["secrets"], self.namespace, secret["metadata"]["name"])  # type: ignore[index]
-        self._write_all(objects)
-        self._run_job(f"{account}-patch", "patch", image, f"post-{when}", [])
-        bundle = (stored or secret)["data"]["ca.crt"]  # type: ignore[index]
-        patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
-        configuration = RESOURCES["mutatingwebhookconfigurations"]
-        self.api.send(
-            patch_request(
-                configuration,
-                None,
-                "kai-resource-isolator-mutating",
-                patch,
-                "kube-webhook-certgen",
-                content_type="application/json-patch+json",
-            )
-        )
-
     def _wait_for_daemonset(self, objects: list[Object]) -> None:
         """``--wait`` of helm 3: with one node and one pod that may be unavailable, ready means seen."""
         for obj in objects:
@@ -492,10 +370,10 @@ class _Installation:
                     found = self.api.get(resource, self.namespace, name) or {}
                     return "observedGeneration" in (found.get("status") or {})
 
-                if not self._wait(seen):
-                    raise HelmError(f"{self._prefix}context deadline exceeded")
+                if not self.wait(seen):
+                    raise HelmError(f"{self.prefix}context deadline exceeded")
 
-    def _wait(self, condition: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
+    def wait(self, condition: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
         """Asks until it holds. Gives up at the deadline when it is hopeless by then, else a patience later.
 
         The deadline is in scaled time; a busy machine is not scaled, so what still moves gets real time.
@@ -525,30 +403,13 @@ class _Installation:
             "description": "Initial install underway" if self.fresh else "Preparing upgrade",
         }
 
-    def _store(self, record: Object) -> None:
-        name = f"sh.helm.release.v1.{record['name']}.v{record['revision']}"
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "helm.sh/release.v1",
-            "metadata": {"name": name, "namespace": self.namespace, "labels": _labels(record)},
-            "data": {"release": _encode(record)},
-        }
-        self.api.send(create_request(secret, _MANAGER))
-
     def _finish(self, record: Object, status: str, description: str) -> None:
         record |= {"status": status, "description": description}
-        self._restore(record)
+        releases.update(self.api, record)
         if status == "deployed":
-            for secret in _secrets(self.api, self.namespace, self.release):
-                old = _decode(secret)
-                if old["revision"] < record["revision"] and old["status"] == "deployed":
-                    self._restore({**old, "status": "superseded"})
-
-    def _restore(self, record: Object) -> None:
-        name = f"sh.helm.release.v1.{record['name']}.v{record['revision']}"
-        patch = {"metadata": {"labels": _labels(record)}, "data": {"release": _encode(record)}}
-        self.api.send(patch_request(RESOURCES["secrets"], self.namespace, name, patch, _MANAGER))
+            for old in releases.revisions(self.api, self.namespace, self.release)[:-1]:
+                if old["status"] == "deployed":
+                    releases.update(self.api, {**old, "status": "superseded"})
 
 
 def _cluster_faults(api: SyncApi) -> Faults:
@@ -589,52 +450,3 @@ def _remove_operands(api: SyncApi, namespace: str) -> None:
 def _job_complete(job: Object | None) -> bool:
     conditions = (job or {}).get("status", {}).get("conditions") or []
     return any(entry["type"] == "Complete" and entry["status"] == "True" for entry in conditions)
-
-
-def _secrets(api: SyncApi, namespace: str, release: str) -> list[Object]:
-    return api.list(RESOURCES["secrets"], namespace, labelSelector=f"owner=helm,name={release}")
-
-
-def _newest(api: SyncApi, namespace: str, release: str) -> Object | None:
-    records = [_decode(secret) for secret in _secrets(api, namespace, release)]
-    return max(records, key=lambda record: int(record["revision"]), default=None)
-
-
-def _labels(record: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "name": record["name"],
-        "owner": "helm",
-        "status": record["status"],
-        "version": str(record["revision"]),
-        "modifiedAt": str(int(time.time())),
-    }
-
-
-def _encode(record: Mapping[str, Any]) -> str:
-    packed = base64.b64encode(gzip.compress(json.dumps(record).encode(), mtime=0))
-    return base64.b64encode(packed).decode()
-
-
-def _decode(secret: Mapping[str, Any]) -> Object:
-    packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
-    record: Object = json.loads(gzip.decompress(packed))
-    return record
-
-
-def _row(record: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "name": record["name"],
-        "namespace": record["namespace"],
-        "revision": str(record["revision"]),
-        "updated": record["updated"],
-        "status": record["status"],
-        "chart": f"{record['chart']}-{record['chart_version']}",
-        "app_version": record["app_version"],
-    }
-
-
-def _certificate(host: str) -> tuple[str, str]:
-    from kai_lab_pipeline.rehearsal.components.certificates import self_signed
-
-    certificate, key = self_signed(host)
-    return base64.b64encode(certificate).decode(), base64.b64encode(key).decode()

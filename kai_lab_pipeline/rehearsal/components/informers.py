@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ Handler = Callable[[Object | None, Object | None], None]
 """Called with the old and the new object; None for what was not or is no longer there."""
 
 _RETRY_S = 0.2
+_HOPEFUL_S = 10.0
+"""A new CRD is served a moment after it says so (up to 2 s, kube-apiserver 1.34): being told once is not enough."""
 
 
 def key_of(obj: Mapping[str, Any]) -> Key:
@@ -48,6 +51,7 @@ class Informer:
         self._removed: dict[Key, int] = {}
         self._handlers: list[Handler] = []
         self._wake = asyncio.Event()
+        self._hopeful_until = 0.0
         self.resource = resource
         self.synced = asyncio.Event()
 
@@ -65,7 +69,8 @@ class Informer:
         self._handlers.append(handler)
 
     def retry_now(self) -> None:
-        """Looks again at once for a resource type that did not exist."""
+        """Looks again at once, and for a while, for a resource type that did not exist."""
+        self._hopeful_until = asyncio.get_running_loop().time() + _HOPEFUL_S
         self._wake.set()
 
     def learn(self, obj: Object) -> Object:
@@ -85,6 +90,7 @@ class Informer:
 
     async def run(self) -> None:
         while True:
+            self._wake.clear()
             try:
                 version = await self._relist()
                 await self._follow(version)
@@ -92,8 +98,9 @@ class Informer:
                 if error.not_found:
                     self._replace([])
                     self.synced.set()
-                    self._wake.clear()
-                    await self._wake.wait()
+                    hopeful = asyncio.get_running_loop().time() < self._hopeful_until
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), _RETRY_S if hopeful else None)
                 elif not error.expired:
                     log.warning("watch of %s: %s", self.resource.plural, error)
                     await asyncio.sleep(_RETRY_S)
