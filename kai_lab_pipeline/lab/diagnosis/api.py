@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -58,4 +59,9 @@ def diagnose_evidence(evidence: Evidence, expectations: Expectations | None = No
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",
         *evidence.notes[:3],
     ]
-    return diagnose(facts, texts, looked_at)
+    found = diagnose(facts, texts, looked_at)
+    checks = [fact for fact in facts if fact.kind == "check"]
+    if checks and not found.causes:
+        # A check that does not hold has a cause, even where all else looks like the expected boundary.
+        return replace(found, causes=diagnose(checks).causes)
+    return found

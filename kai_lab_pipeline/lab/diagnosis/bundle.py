@@ -51,7 +51,7 @@ def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[F
     facts += _event_facts(newest.get("events", ()), unwell)
     texts = _logs(evidence, unwell)
     if evidence.crossing:
-        facts += _crossing_facts(evidence.crossing, texts)
+        facts += _crossing_facts(evidence.crossing, facts, texts)
     return [_as_reservation(fact) for fact in _without_settled(facts, newest.get("events", ()), unwell)], texts
 
 
@@ -74,7 +74,7 @@ def _check_facts(evidence: Evidence, expectations: Expectations) -> Iterator[Fac
         for result in claim.checks:
             if result.finding.verdict is Verdict.BROKEN:
                 finding, name = result.finding, f"{result.asset}.{result.check}"
-                message = f"{finding.message} (observed {finding.observed}, expected {finding.expected}; {versions})"
+                message = f"{finding.message} (observed {finding.observed}; {versions})"
                 line = f"{name}: {finding.message} Observed {finding.observed}."
                 yield Fact("check", cleaned(message).replace("\n", " "), shown(line), {"check": name}, node)
 
@@ -155,14 +155,19 @@ def _announcement(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "annotationKeys=" in line)
 
 
-def _crossing_facts(crossing: str, texts: Texts) -> Iterator[Fact]:
-    for text, about in texts:
-        if about.get("namespace") == RESERVATION_NAMESPACE and _LIBRARY_MISSING in text:
-            line = f"crossing is {crossing!r}, and {about.get('pod')} says {_LIBRARY_MISSING}"
-            yield Fact("boundary", line, line, {"state": "crossing_broken"}, {**about, "crossing": crossing})
+def _crossing_facts(crossing: str, facts: list[Fact], texts: Texts) -> list[Fact]:
+    """Where NVML is said to get into pods, a library that is missing is a fault and no expected boundary."""
+    said = [(fact.message, fact.names) for fact in facts if fact.kind == "check"]
+    said += [(text, about) for text, about in texts if about.get("namespace") == RESERVATION_NAMESPACE]
+    found = []
+    for text, about in said:
+        if _LIBRARY_MISSING in text:
+            line = f"crossing is {crossing!r}, and {about.get('pod', 'a reservation pod')} says {_LIBRARY_MISSING}"
+            found.append(Fact("boundary", line, line, {"state": "crossing_broken"}, {**about, "crossing": crossing}))
+    return found
 
 
 def _as_reservation(fact: Fact) -> Fact:
-    """The same fact, told apart where it is about a reservation pod: there the image is a fault of its own."""
+    """The same fact, told apart where it is about a reservation pod: what stops one is a fault of its own."""
     reserved = fact.kind == "container" and fact.names.get("namespace") == RESERVATION_NAMESPACE
-    return replace(fact, kind="reservation") if reserved and "Image" in fact.attributes.get("reason", "") else fact
+    return replace(fact, kind="reservation") if reserved else fact

@@ -103,12 +103,9 @@ def _named(id_: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _without_symptoms(found: Sequence[_Found]) -> list[_Found]:
-    better = any(entry.specificity > GENERIC and entry.fault.nature is Nature.FAULT for entry in found)
-    return [
-        entry
-        for entry in found
-        if not (better and entry.specificity <= GENERIC) and not any(entry.is_symptom_of(other) for other in found)
-    ]
+    kept = [entry for entry in found if not any(entry.is_symptom_of(other) for other in found)]
+    better = any(entry.specificity > GENERIC and entry.fault.nature is Nature.FAULT for entry in kept)
+    return [entry for entry in kept if not (better and entry.specificity <= GENERIC)]
 
 
 def _merged(found: Iterable[_Found]) -> list[_Found]:

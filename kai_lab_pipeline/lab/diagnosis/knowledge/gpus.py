@@ -106,7 +106,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="device_plugin.eight_whole_gpus", at=NAMED - 10),),
         links=(f"{MOCK}/issues/505", f"{MOCK}/pull/724"),
-        explains_all=("lab.whole-pod", "pod.gpus-insufficient"),
+        explains_all=("lab.gpu-label", "lab.whole-pod", "pod.gpus-insufficient"),
     ),
     Fault(
         id="gpu.plugin-pod",

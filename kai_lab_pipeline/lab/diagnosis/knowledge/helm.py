@@ -58,6 +58,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/OctopusDeploy/Calamari/pull/2024",
         ),
         defaults=_RELEASE,
+        explains_all=("lab.chart-version",),
     ),
     Fault(
         id="helm.no-deployed-release",
@@ -82,6 +83,7 @@ FAULTS: tuple[Fault, ...] = (
             said("uninstalling", r"\suninstalling\s", CLASS),
         ),
         defaults=_RELEASE,
+        explains_all=("lab.chart-version",),
     ),
     Fault(
         id="helm.release-failed",
@@ -96,6 +98,17 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             seen("helm", pattern=r"(?P<why>.{1,300})", status="failed", at=CLASS),
             seen("helm", status="failed", at=CLASS - 1),
+            seen(
+                "check",
+                " failed",
+                r"(?P<why>.{1,250})",
+                check=(
+                    "nvml_mock_release.release_deployed",
+                    "kai_release.release_deployed",
+                    "isolator_release.release_deployed",
+                ),
+                at=CLASS,
+            ),
             said(
                 "failed",
                 r"^(?P<release>[a-z0-9.-]{1,53})\s+(?P<namespace>[a-z0-9-]{1,63})\s+\d+\s+\d{4}-\S+ .{0,60}\sfailed\s",
@@ -105,6 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         defaults={**_RELEASE, "why": "see its history"},
         links=("https://github.com/kai-scheduler/KAI-Scheduler/issues/1042",),
+        explains_all=("lab.chart-version",),
     ),
     Fault(
         id="helm.release-missing",

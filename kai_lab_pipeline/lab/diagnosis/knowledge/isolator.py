@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ISOLATOR_UPGRADE
-from kai_lab_pipeline.lab.diagnosis.model import EXACT, NAMED, Fault, Nature, said, seen
+from kai_lab_pipeline.lab.diagnosis.model import EXACT, GENERIC, NAMED, Fault, Nature, said, seen
 
 _WEBHOOK = (
     "kubectl get pods -n kai-resource-isolator",
@@ -164,5 +164,23 @@ FAULTS: tuple[Fault, ...] = (
         ),
         links=("https://github.com/kai-scheduler/KAI-Scheduler/issues/257",),
         explains_all=("lab.injection", "lab.memory-limit", "kai.pods-refused", "kai.fraction"),
+    ),
+    Fault(
+        id="isolator.not-announced",
+        component="KAI-resource-isolator",
+        title="the isolator's webhook did not announce annotationKeys=gpu-fraction|gpu-memory",
+        cause="The log of the isolator's webhook does not say which annotations it reads: {why}",
+        remedy=("kubectl logs -n kai-resource-isolator deploy/kai-resource-isolator-webhook | grep annotationKeys",),
+        signs=(
+            seen("check", pattern=r"(?P<why>.{1,250})", check="isolator_release.webhook_annotation_keys", at=GENERIC),
+        ),
+    ),
+    Fault(
+        id="isolator.dry-run",
+        component="KAI-resource-isolator",
+        title="a dry-run of a shared pod shows no HAMi-core volumes",
+        cause="Whether the isolator's webhook does its work could not be shown: {why}",
+        remedy=_WEBHOOK,
+        signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="isolator_release.webhook_mutates", at=GENERIC),),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_UPGRADE
-from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, Nature, said, seen
+from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler"
 
@@ -230,5 +230,48 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             seen("check", pattern=r"(?P<why>.{1,250})", check=("whole_gpu_pod.whole_gpu_running",), at=SYMPTOM - 5),
         ),
+    ),
+    Fault(
+        id="lab.nodes",
+        component="lab",
+        title="the cluster's nodes are not the lab's, or not Ready",
+        cause="The nodes are not as the lab needs them: {why}",
+        remedy=("kubectl get nodes -o wide", "kubectl describe nodes", "kai-lab run --select cluster"),
+        signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="cluster.node_ready", at=GENERIC),),
+    ),
+    Fault(
+        id="lab.kubernetes-version",
+        component="lab",
+        title="Kubernetes is older than 1.31",
+        cause="This Kubernetes was not tested with the lab's charts: {why}",
+        remedy=("kubectl version", "Name a newer node image: kind.node_image in lab.toml (KAI_LAB_NODE_IMAGE)"),
+        signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="cluster.kubernetes_version_supported", at=CLASS),),
+    ),
+    Fault(
+        id="lab.shared-pod-absent",
+        component="lab",
+        title="the lab's shared pod is not there",
+        cause="The lab's shared pod does not exist on the cluster: it was refused, deleted, or applied elsewhere.",
+        remedy=("kubectl get pods -A", "kubectl apply -f manifests/shared-gpu-pod.yaml"),
+        signs=(seen("check", "there is no pod", r"There is no pod \S{1,63}gpu-sharing-with-isolation", NAMED + 1),),
+        explains_all=(
+            "kai.gpu-memory-does-not-fit",
+            "kai.pods-refused",
+            "lab.memory-limit",
+            "lab.injection",
+            "kai.fraction",
+        ),
+    ),
+    Fault(
+        id="lab.whole-pod-shared",
+        component="lab",
+        title="the whole-GPU pod carries a sharing label or vgpu mounts",
+        cause="A pod that asks for a whole card was treated as a shared one: {why}",
+        remedy=(
+            "kubectl get pod kai-whole-gpu -o yaml",
+            "kubectl delete pod kai-whole-gpu",
+            "kai-lab run --select whole_gpu_pod",
+        ),
+        signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="whole_gpu_pod.no_sharing_injected", at=CLASS),),
     ),
 )

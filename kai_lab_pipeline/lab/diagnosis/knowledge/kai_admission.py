@@ -45,6 +45,11 @@ FAULTS: tuple[Fault, ...] = (
         ),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="kai_release.queue_webhook_serving", at=NAMED - 10),),
         transient=True,
+        explains_all=(
+            "kubernetes.internal-error",
+            "kubernetes.rejected",
+            "net.*",
+        ),
     ),
     Fault(
         id="kai.queue-denied",

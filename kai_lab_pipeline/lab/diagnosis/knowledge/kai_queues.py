@@ -21,7 +21,10 @@ FAULTS: tuple[Fault, ...] = (
             "kubectl get pod -n {namespace} {pod} -o jsonpath='{.metadata.annotations.gpu-memory}'",
             "No restart is needed: KAI reads the label anew every second",
         ),
-        signs=(said("enough resources: gpu memory", at=EXACT),),
+        signs=(
+            seen("check", check="shared_gpu_pod.label_read_by_kai", at=NAMED),
+            said("enough resources: gpu memory", at=EXACT),
+        ),
         versions="KAI v0.16 and v0.17",
         links=(f"{KAI}/issues/706", f"{KAI}/issues/256", f"{KAI}/issues/257"),
         explains=("kai.gpus-do-not-fit", "kai.unschedulable", "pod.unschedulable"),
@@ -44,6 +47,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         versions="KAI to v0.17",
         links=(f"{KAI}/issues/706", f"{KAI}/issues/256"),
+        explains_all=("kai.gpu-memory-does-not-fit",),
         explains=("kai.unschedulable", "pod.unschedulable"),
         defaults=_POD,
     ),
@@ -57,6 +61,9 @@ FAULTS: tuple[Fault, ...] = (
             "kubectl label --overwrite node {node} nvidia.com/gpu.memory=40960",
         ),
         signs=(
+            seen(
+                "check", "that kai could read", r"(?P<why>.{1,250})", check="shared_gpu_pod.label_read_by_kai", at=EXACT
+            ),
             seen("check", pattern=r"(?P<why>.{1,250})", check="labelled_node.gpu_memory_label", at=EXACT),
             seen("label", pattern=r"(?P<why>.{1,250})", state="memory", at=EXACT),
             said(
@@ -67,6 +74,8 @@ FAULTS: tuple[Fault, ...] = (
         ),
         links=(f"{KAI}/issues/706", f"{KAI}/issues/257"),
         explains_all=(
+            "lab.memory-limit",
+            "kai.fraction",
             "kai.gpu-memory-does-not-fit",
             "kai.gpu-memory-not-synced",
             "kai.gpus-do-not-fit",

@@ -296,6 +296,11 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/NVIDIA/k8s-test-infra/pull/534",
         ),
         defaults={**_DEFAULTS, "workload": "daemonset"},
+        explains_all=(
+            "gpu.mock-pods",
+            "gpu.plugin-pod",
+            "isolator.pods",
+        ),
     ),
     Fault(
         id="workload.not-ready",

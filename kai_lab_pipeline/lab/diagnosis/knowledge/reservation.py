@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_CROSSING
-from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, Nature, said, seen
+from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler/issues"
 _SYMPTOMS = ("pod.crash-loop", "pod.error-exit", "pod.unready")
@@ -117,6 +117,9 @@ FAULTS: tuple[Fault, ...] = (
             "kubectl describe pod -n kai-resource-reservation {reservation}",
         ),
         signs=(
+            said("restarting failed container=resource-reservation", at=CLASS),
+            said("restarting failed container resource-reservation", at=CLASS),
+            seen("reservation", reason=("CrashLoopBackOff", "Error"), at=CLASS),
             said(
                 "failed waiting for gpu reservation pod to allocate",
                 r"to allocate: kai-resource-reservation/(?P<reservation>gpu-reservation-[\w.-]{1,100})",
@@ -212,5 +215,29 @@ FAULTS: tuple[Fault, ...] = (
         versions="KAI v0.17.0, gone in v0.18",
         nature=Nature.HARMLESS,
         defaults={**_POD, "namespace": "default"},
+    ),
+    Fault(
+        id="boundary.different",
+        component="lab",
+        title="the boundary is neither the expected one nor crossed",
+        cause="What happens to the shared pod is not what this lab must show: {why}",
+        remedy=(
+            "kubectl describe pod gpu-sharing-with-isolation",
+            "kubectl get events -A --sort-by=.lastTimestamp",
+            "kubectl logs -n kai-scheduler deploy/binder --since=5m",
+        ),
+        signs=(
+            seen(
+                "check",
+                pattern=r"(?P<why>.{1,250})",
+                check=(
+                    "reservation_boundary.shared_pod_state",
+                    "reservation_boundary.binding_result",
+                    "reservation_boundary.reservation_nvml",
+                    "reservation_boundary.boundary_outcome",
+                ),
+                at=GENERIC,
+            ),
+        ),
     ),
 )
