@@ -23,6 +23,7 @@ from unittest import mock
 import dagster as dg
 
 from kai_lab_pipeline import cli
+from kai_lab_pipeline.commands import run
 from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline.rehearsal import process
@@ -111,12 +112,13 @@ class LabProject:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def call(self, *arguments: str, **variables: str) -> Said:
-        """The same in this process, without a second start of Dagster. Not for `run`, whose graph is loaded once."""
+        """The same in this process, without a second start of Dagster. Of `run` only what must be refused at once."""
         out, err = io.StringIO(), io.StringIO()
         argv = ["kai-lab", *arguments]
         with (
             mock.patch.dict(os.environ, self.environment(**variables), clear=True),
             mock.patch.object(sys, "argv", argv),
+            mock.patch.object(run, "_execute", _must_not_run),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
@@ -230,6 +232,10 @@ class LabProject:
             assert not listens(handle.port)
         left = processes_in(self.folder)
         assert not left, f"still running: {left}"
+
+
+def _must_not_run(*_: object) -> None:
+    raise AssertionError("this run was to be refused")
 
 
 def listens(port: int) -> bool:

@@ -44,7 +44,10 @@ class RehearsalBackend:
     """Implements `backends.base.Backend` on the rehearsal's own API server."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises WrongUse for a fault that the rehearsal does not know."""
         self._settings = settings
+        with _told():
+            Faults.parse(self._faults())
         self._folder = settings.lab_dir / "rehearsal"
 
     @property
@@ -112,7 +115,6 @@ class RehearsalBackend:
 
     def _ensure(self) -> process.ServerHandle:
         with _told():
-            Faults.parse(self._faults())
             return process.ensure(
                 self._folder,
                 name=self._settings.lab.name,

@@ -19,7 +19,9 @@ def check_command(names: Sequence[str], *, as_json: bool) -> int:
     wanted = selected_checks(names)
     settings = settings_with({})
     state = LabState.of(settings)
+    state.check_backend()
     WriteLock(state.folder).check_free()
+    Lab(settings, "check", lambda _: None).backend.connect()
     state.open()
     lab = _execute(settings, wanted)
     try:
