@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.backends import make_backend
 from kai_lab_pipeline.commands.claims_table import print_claims
 from kai_lab_pipeline.commands.common import (
     BROKEN,
@@ -37,10 +38,12 @@ def run_command(
     assets = selected_assets(select)
     check_manifests(settings, assets)
     state = LabState.of(settings)
+    state.check_backend()
     WriteLock(state.folder).check_free()
-    state.open()
+    make_backend(settings)
     if report_dir is not None:
         _writable(report_dir)
+    state.open()
     out = console(stderr=as_json)
     run_id, success, step_error = _execute(settings, assets, out)
     lab = Lab(settings, run_id, lambda _: None)
