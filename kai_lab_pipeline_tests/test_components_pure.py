@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -20,7 +21,7 @@ from kai_lab_pipeline.rehearsal.components.kai_admission import AdmissionSetting
 from kai_lab_pipeline.rehearsal.components.kai_binder import reservation_name
 from kai_lab_pipeline.rehearsal.components.kai_groups import quantity_text
 from kai_lab_pipeline.rehearsal.components.node import canonical_image, gpu_uuid
-from kai_lab_pipeline.rehearsal.components.podlogs import LogQuery, render
+from kai_lab_pipeline.rehearsal.components.podlogs import LogQuery, PodLogs, render
 from kai_lab_pipeline.rehearsal.components.runtime import SimOptions
 from kai_lab_pipeline.rehearsal.components.workloads import template_hash
 from kai_lab_pipeline_tests.rehearsal_lab import shared_pod
@@ -304,6 +305,23 @@ def test_logs_keep_the_missing_newline_at_their_end() -> None:
     assert render(STORED, LogQuery(timestamps=True)).startswith(b"2026-11-30T01:00:00.000000000Z one\n")
     since = datetime(2026, 11, 30, 1, 0, 1, tzinfo=timezone.utc)
     assert render(STORED, LogQuery(since=since)) == b"two\nend"
+
+
+def test_logs_of_pods_that_are_no_more_are_removed(tmp_path: Path) -> None:
+    logs = PodLogs(tmp_path)
+    logs.of("ns", "kept", "u1", "c", 0).write("stays")
+    logs.of("ns", "gone", "u2", "c", 0).write("goes")
+    logs.keep_only({"u1"})
+    assert [folder.name for folder in tmp_path.iterdir()] == ["ns_kept_u1"]
+
+
+def test_a_log_that_grew_too_long_keeps_its_newer_half(tmp_path: Path) -> None:
+    log = PodLogs(tmp_path).of("ns", "p", "u", "c", 0)
+    for number in range(5):
+        log.write(f"{number} " + "x" * 600_000)
+    lines = render(log.lines(), LogQuery()).decode().splitlines()
+    assert lines[-1].startswith("4 ")
+    assert len(lines) < 5
 
 
 def test_faults_are_checked_by_name() -> None:

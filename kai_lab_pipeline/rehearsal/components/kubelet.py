@@ -349,7 +349,9 @@ class Kubelet:
 
     def start(self) -> None:
         pods = self.sim.of("pods")
-        self.node.devices.keep_only(str(pod["metadata"]["uid"]) for pod in pods.all())
+        uids = {str(pod["metadata"]["uid"]) for pod in pods.all()}
+        self.node.devices.keep_only(uids)
+        self.sim.logs.keep_only(uids)
         for pod in pods.all():
             ip = (pod.get("status") or {}).get("podIP") or ""
             if ip.startswith("10.244."):

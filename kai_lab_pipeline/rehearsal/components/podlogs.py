@@ -125,3 +125,10 @@ class PodLogs:
         for path in [path for path in self._open if folder in path.parents]:
             self._open.pop(path).close()
         shutil.rmtree(folder, ignore_errors=True)
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Removes what is left of pods that are no more, as of a cluster that was forgotten."""
+        known = set(uids)
+        for folder in self._root.glob("*_*_*"):
+            if folder.name.rpartition("_")[2] not in known:
+                shutil.rmtree(folder, ignore_errors=True)
