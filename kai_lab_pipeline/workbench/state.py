@@ -63,7 +63,7 @@ class LabState:
         """What lab.json says, or None when the lab was never made."""
         try:
             found = json.loads((self.folder / "lab.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise LabError(
