@@ -140,7 +140,7 @@ def test_webhook_services_grow_up(api: Api, webhook: str, tmp_path: Path) -> Non
     forward(api, webhook, "refused")
     assert said(api, webhook) == "dial tcp 10.96.7.7:443: connect: connection refused"
     server = WebhookServer(None)
-    server.handlers["validate"] = deny("resources must be specified")
+    server.handlers["validate"] = deny("resources must be specified", code=403, reason="Forbidden")
     with server.running():
         forward(api, webhook, f"http://127.0.0.1:{server.port}")
         answer = refusal(api.http.post(f"/api/v1/namespaces/{webhook}/configmaps", json=config_map("a")))

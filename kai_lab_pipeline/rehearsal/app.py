@@ -13,7 +13,7 @@ from kai_lab_pipeline.rehearsal.api import discovery, protobuf, tables, versions
 from kai_lab_pipeline.rehearsal.api.errors import ApiError, Obj, internal, method_not_allowed, unauthorized
 from kai_lab_pipeline.rehearsal.api.lists import ListOptions, Lists
 from kai_lab_pipeline.rehearsal.api.logs import Logs
-from kai_lab_pipeline.rehearsal.api.resources import REVIEWS, Resource
+from kai_lab_pipeline.rehearsal.api.resources import BUILTIN, REVIEWS, Resource
 from kai_lab_pipeline.rehearsal.api.service import Service
 from kai_lab_pipeline.rehearsal.api.subresources import Subresources
 from kai_lab_pipeline.rehearsal.api.webhooks import review_answer
@@ -143,7 +143,13 @@ class App:
         if rest:
             return group_name, version, rest
         resources = discovery.api_resources(registry, group_name, version)
-        return page_not_found() if resources is None else json_reply(resources)
+        return self._unknown(group_name) if resources is None else json_reply(resources)
+
+    def _unknown(self, group: str) -> Reply:
+        """What is not served below a group: a Status for the server's own groups, else a page (1.34.0 does so)."""
+        if any(resource.group == group for resource in BUILTIN):
+            raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
+        return page_not_found()
 
     async def _resource(self, request: Request, group: str, version: str, rest: tuple[str, ...]) -> Reply:
         namespace: str | None = None
@@ -158,7 +164,7 @@ class App:
             return self._bound(request, namespace or "", (body.get("metadata") or {}).get("name", ""), body)
         resource = self.service.registry.find(group, version, plural)
         if resource is None or len(rest) > 3 or (namespace is not None and not resource.namespaced):
-            return page_not_found()
+            return self._unknown(group)
         if subresource and subresource not in resource.subresources:
             return page_not_found()
         if not name:
@@ -264,7 +270,7 @@ class App:
             if method != "GET":
                 raise method_not_allowed(method)
             stream = await self.logs.open(service.get(resource, namespace, name).obj, request.query)
-            return Reply(b"" if stream is None else stream, content_type=b"text/plain")
+            return Reply(b"", 204) if stream is None else Reply(stream, content_type=b"text/plain")
         if subresource == "binding" and method == "POST":
             return self._bound(request, namespace, name, request.decoded())
         if subresource == "eviction" and method == "POST":

@@ -126,12 +126,15 @@ def success(details: Obj | None, code: int = 200) -> Reply:
 
 
 async def send_reply(reply: Reply, request: Request, receive: Receive, send: Send) -> None:
-    headers = [(b"content-type", reply.content_type), (b"cache-control", b"no-cache, private")]
+    headers = [(b"cache-control", b"no-cache, private")]
+    if reply.code != 204:  # no content, and so none of its headers
+        headers.append((b"content-type", reply.content_type))
     for warning in request.warnings:
         said = warning.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
         headers.append((b"warning", f'299 - "{said}"'.encode("utf-8", "replace")))
     if isinstance(reply.body, bytes):
-        headers.append((b"content-length", str(len(reply.body)).encode()))
+        if reply.code != 204:
+            headers.append((b"content-length", str(len(reply.body)).encode()))
         await send({"type": "http.response.start", "status": reply.code, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kai_lab_pipeline_tests.api_suite.support import Api
+from kai_lab_pipeline_tests.api_suite.support import Api, until
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,8 @@ def unique() -> str:
 def namespace(api: Api, unique: str) -> Iterator[str]:
     """A namespace of the test's own. Its content goes with it; nobody waits for that."""
     api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
+    account = f"/api/v1/namespaces/{unique}/serviceaccounts/default"
+    until(lambda: api.exists(account), "the account that pods of the namespace need")
     yield unique
     api.http.delete(f"/api/v1/namespaces/{unique}")
 

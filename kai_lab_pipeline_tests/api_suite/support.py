@@ -109,7 +109,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str]:
     assert body["kind"] == "Status", body
     assert body["status"] == "Failure", body
     assert body["code"] == response.status_code
-    return body["code"], body["reason"], body["message"]
+    return body["code"], body.get("reason", ""), body["message"]
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_S) -> T:
@@ -133,18 +133,14 @@ def take(events: Iterator[Obj], count: int) -> list[tuple[str, str]]:
 
 
 def pod(name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> Obj:
-    metadata = {"name": name, "labels": dict(labels or {})}
+    metadata: Obj = {"name": name, **({"labels": dict(labels)} if labels else {})}
     body = {"containers": [{"name": "c", "image": "busybox"}], **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
 def config_map(name: str, labels: Mapping[str, str] | None = None, **data: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": dict(labels or {})},
-        "data": data,
-    }
+    metadata: Obj = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **({"data": data} if data else {})}
 
 
 def deployment(name: str, **spec: Any) -> Obj:

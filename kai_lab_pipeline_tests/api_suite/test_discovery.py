@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kai_lab_pipeline_tests.api_suite.support import Api, dynamic, official
+from kai_lab_pipeline_tests.api_suite.support import Api, dynamic, official, refusal
 
 
 @pytest.mark.parametrize("path", ["/version", "/version/"])
@@ -49,7 +49,13 @@ def test_openapi_v3_names_the_field_validation_parameter(api: Api) -> None:
     assert "fieldValidation" in {parameter.get("name") for parameter in operation["parameters"]}
 
 
-@pytest.mark.parametrize("path", ["/apis/nope.io", "/apis/apps/v9", "/apis/apps/v1/nopes", "/nope"])
+@pytest.mark.parametrize("path", ["/apis/apps/v9", "/apis/apps/v1/nopes", "/api/v2", "/api/v1/namespaces/x/nopes/y"])
+def test_what_a_known_group_lacks_is_not_found(api: Api, path: str) -> None:
+    answer = refusal(api.http.get(path))
+    assert answer == (404, "NotFound", "the server could not find the requested resource")
+
+
+@pytest.mark.parametrize("path", ["/apis/nope.io", "/apis/nope.io/v1", "/apis/nope.io/v1/nopes", "/nope"])
 def test_unknown_paths_are_plain_404(api: Api, path: str) -> None:
     answer = api.http.get(path)
     assert answer.status_code == 404

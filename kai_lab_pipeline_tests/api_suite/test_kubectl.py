@@ -84,7 +84,7 @@ def test_dry_run_on_the_server(run: Kubectl, api: Api, configmaps: str) -> None:
 
 
 def test_label_and_annotate(run: Kubectl, api: Api, configmaps: str) -> None:
-    api.post(configmaps, config_map("a"))
+    api.post(configmaps, config_map("a", k="1"))
     run("label", "cm", "a", "nvidia.com/gpu.memory=40960")
     run("annotate", "cm", "a", "x=y")
     metadata = api.get(f"{configmaps}/a")["metadata"]

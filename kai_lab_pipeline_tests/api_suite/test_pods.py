@@ -150,7 +150,7 @@ def test_binding(api: Api, pods: str) -> None:
 def test_log_of_an_unscheduled_pod_is_empty(api: Api, pods: str) -> None:
     api.post(pods, pod("p", schedulerName="nobody"))
     answer = api.http.get(f"{pods}/p/log")
-    assert (answer.status_code, answer.text) == (200, "")
+    assert (answer.status_code, answer.text) == (204, "")
 
 
 def test_log_needs_a_container_where_there_are_several(api: Api, pods: str) -> None:

@@ -109,9 +109,8 @@ def allow(review: Review) -> dict[str, Any]:
     return {"allowed": True}
 
 
-def deny(message: str, code: int | None = None) -> Handler:
-    status: dict[str, Any] = {"message": message, **({"code": code} if code else {})}
-    return lambda review: {"allowed": False, "status": status}
+def deny(message: str, **status: Any) -> Handler:
+    return lambda review: {"allowed": False, "status": {"message": message, **status}}
 
 
 def mutate(*operations: dict[str, Any]) -> Handler:

@@ -77,6 +77,7 @@ def control_plane(programs: Binaries, folder: Path) -> Iterator[ControlPlane]:
             f"--service-account-signing-key-file={account_key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged=true",  # as kind and kubeadm have it; nvml-mock's pod is privileged
+            "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",  # as kubeadm has it
             "--endpoint-reconciler-type=none",  # a loopback address is refused as an endpoint
         ]
         server = stack.enter_context(service("kube-apiserver", api_server, folder))
@@ -90,8 +91,7 @@ def control_plane(programs: Binaries, folder: Path) -> Iterator[ControlPlane]:
             f"--service-account-private-key-file={account_key}",
             f"--root-ca-file={certificate}",
             "--leader-elect=false",
-            # The simulated kubelet renews no lease, so its node would be taken for lost.
-            "--controllers=*,-node-lifecycle-controller",
+            "--node-monitor-grace-period=24h",  # the simulated kubelet renews no lease
         ]
         manager = stack.enter_context(service("kube-controller-manager", controllers, folder))
         manager.wait_ready(lambda: _not_ok(f"https://127.0.0.1:{controller_port}/healthz"), START_S)

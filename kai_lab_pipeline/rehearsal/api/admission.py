@@ -36,7 +36,7 @@ class Admission:
             body["metadata"] = metadata = {}
         if not isinstance(metadata, dict):
             raise bad_request("the object provided is unrecognized: metadata is not an object")
-        for key in [key for key, value in metadata.items() if value is None]:
+        for key in [key for key, value in metadata.items() if value is None or value in ({}, [])]:
             del metadata[key]
         unhandled = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         if resource.custom:

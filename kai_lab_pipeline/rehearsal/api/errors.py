@@ -43,6 +43,8 @@ class ApiError(Exception):
             "reason": self.reason,
             "code": self.code,
         }
+        if not self.reason:
+            del body["reason"]
         if self.details is not None:
             body["details"] = self.details
         return body
@@ -122,7 +124,10 @@ def expired(message: str, metadata: Obj | None = None) -> ApiError:
     return error
 
 
-def unsupported_media_type(accepted: Iterable[str]) -> ApiError:
+def unsupported_media_type(accepted: Iterable[str] | None = None) -> ApiError:
+    """415; without `accepted`, in the few words that built-in kinds have for an unknown kind of patch."""
+    if accepted is None:
+        return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     message = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return ApiError(415, "UnsupportedMediaType", message, {})
 

@@ -17,6 +17,7 @@ _JSON_TYPES: dict[type, str] = {
     list: "array",
     dict: "object",
 }
+_SHOWN_EMPTY = frozenset({("V1ClusterRole", "rules"), ("V1Role", "rules")})
 _GO_TYPES = {"string": "string", "integer": "int32", "number": "float64", "boolean": "bool"}
 
 
@@ -54,6 +55,8 @@ class _Reader:
                 here = f"{path}.{key}".lstrip(".")
                 if key in fields:
                     self.read(value[key], fields[key], here, f"{plain}.{key}".lstrip("."), ref)
+                    if _empty(value[key], fields[key]) and (ref, key) not in _SHOWN_EMPTY:
+                        del value[key]
                 else:
                     del value[key]
                     self.unknown.append(here)
@@ -84,10 +87,15 @@ def _scalar(value: Any, ref: str) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and (ref == "number" or value.is_integer()))
 
 
+def _empty(value: Any, ref: str) -> bool:
+    """Whether typed structures leave a field out: maps and lists without content, and null but for times."""
+    return (value is None and ref != "*") or (not value and ref[0] in "[{")
+
+
 def read_builtin(group: str, version: str, kind: str, obj: Obj) -> tuple[list[str], str | None]:
     """(paths of fields that a built-in kind does not have, what is of the wrong type or None).
 
-    Unknown fields are taken out of `obj`: a decoder into typed structures drops them.
+    Unknown and empty fields are taken out of `obj`: a decoder into typed structures drops them.
     """
     table = _table()
     model = table["kinds"].get(f"{group}/{version}/{kind}" if group else f"{version}/{kind}")

@@ -198,8 +198,11 @@ def record_update(
     old: Obj | None, new: Obj, *, types: Types, manager: str, version: str, subresource: str, now: str
 ) -> None:
     """Give the fields this write changed to `manager` (operation Update) and take them from all others; in place."""
-    changed, gone = difference(old, new, types)
     entries: list[Obj] = list((old or {}).get("metadata", {}).get("managedFields") or ())
+    if old is not None and not entries:
+        _set(new, entries)  # an object that nobody manages stays so until somebody applies it
+        return
+    changed, gone = difference(old, new, types)
     if not changed and not gone:
         _set(new, entries)
         return
@@ -247,6 +250,8 @@ def apply(
     me = (manager, "Apply", subresource)
     asked = fields_of(wanted, types)
     current = fields_of(live, types) if live else {}
+    if current and not entries:
+        entries = [_entry("before-first-apply", "Update", version, "", now, current)]
     own: set[Path] = set()
     others: list[tuple[Obj, set[Path]]] = []
     for entry in entries:

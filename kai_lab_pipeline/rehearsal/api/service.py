@@ -183,9 +183,7 @@ class Service:
     ) -> Stored:
         """Replace an object, as PUT does. Raises: ApiError, 409 when the resourceVersion is not the newest."""
         obj = self.admission.checked(resource, body, options.field_validation, options.warnings)
-        given = obj["metadata"].get("name")
-        if given and given != name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+        _same_name(obj["metadata"], name)
         self.admission.place(resource, namespace, obj["metadata"])
         pinned = obj["metadata"].get("resourceVersion")
         obj = versions.to_stored(resource, obj)
@@ -215,7 +213,7 @@ class Service:
             return await self._apply(resource, namespace, name, body, options, subresource)
         accepted = [JSON_PATCH, MERGE_PATCH, *(() if resource.custom else (STRATEGIC_PATCH,)), APPLY_PATCH]
         if content_type not in accepted:
-            raise unsupported_media_type(accepted)
+            raise unsupported_media_type(accepted if resource.custom else None)
 
         def make(current: Stored) -> Obj:
             seen = versions.to_asked(resource, copy_of(current))
@@ -227,9 +225,13 @@ class Service:
                 new = patches.merge_patch(seen, body)
             else:
                 new = patches.strategic_patch(seen, body, self.types(resource))
-            return versions.to_stored(
-                resource, self.admission.checked(resource, new, options.field_validation, options.warnings)
-            )
+            new = self.admission.checked(resource, new, options.field_validation, options.warnings)
+            self.admission.place(resource, namespace, new["metadata"])
+            _same_name(new["metadata"], name)
+            if new["metadata"].get("uid") not in (None, current.obj["metadata"]["uid"]):
+                cause = Cause("metadata.uid", f'Invalid value: "{new["metadata"]["uid"]}": field is immutable')
+                raise invalid(resource.group, resource.kind, name, [cause])
+            return versions.to_stored(resource, new)
 
         return await self._change(resource, (namespace, name), make, options, subresource), False
 
@@ -242,10 +244,7 @@ class Service:
         wanted = self.admission.checked(resource, body, options.field_validation, options.warnings)
         if wanted["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
-        if wanted["metadata"].get("name") not in (None, name):
-            raise bad_request(
-                f"the name of the object ({wanted['metadata']['name']}) does not match the name on the URL ({name})"
-            )
+        _same_name(wanted["metadata"], name)
         wanted["metadata"]["name"] = name
         self.admission.place(resource, namespace, wanted["metadata"])
         wanted = versions.to_stored(resource, wanted)
@@ -305,9 +304,6 @@ class Service:
         if metadata.get("uid") not in (None, "", old["uid"]):
             why = f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {old['uid']}"
             raise conflict(resource.group, resource.plural, old["name"], why)
-        if metadata.get("name") != old["name"]:
-            cause = Cause("metadata.name", "Invalid value: field is immutable")
-            raise invalid(resource.group, resource.kind, old["name"], [cause])
         for name in _KEPT:
             metadata.pop(name, None)
             if name in old:
@@ -431,6 +427,12 @@ class Service:
         pod["status"]["conditions"] = [*conditions, scheduled]
         if not dry_run:
             self.store.put("pods", (namespace, name), pod)
+
+
+def _same_name(metadata: Obj, name: str) -> None:
+    given = metadata.get("name")
+    if given and given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
 
 
 def _establish(crd: Obj) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 FORWARD_TO = "rehearsal.kai-lab/forward-to"
 _GROUP = "admissionregistration.k8s.io"
-_REASONS = {400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 422: "Invalid"}
 
 
 class _CallFailed(Exception):
@@ -272,10 +271,10 @@ def _denial(name: str, status: Obj) -> ApiError:
         message += f": {status.get('message') or status.get('reason')}"
     else:
         message += " without explanation"
-    code = int(status.get("code") or 403)
-    code = code if code >= 400 else 403
-    reason = status.get("reason") if code != 403 else "Forbidden"
-    return ApiError(code, reason or _REASONS.get(code, "Unknown"), message, status.get("details"))
+    # kube-apiserver adds nothing: without a code it is 400, without a reason there is none.
+    return ApiError(
+        max(int(status.get("code") or 400), 400), status.get("reason") or "", message, status.get("details")
+    )
 
 
 def _cause(error: Exception, url: str) -> str:

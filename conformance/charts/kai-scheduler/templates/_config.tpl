@@ -19,7 +19,9 @@ spec:
     gpuSharing: {{ toJson $global.gpuSharing }}
     gpuFractionRuntimeClassName: {{ .Values.admission.gpuFractionRuntimeClassName }}
     {{ include "service" (dict "name" "admission" "global" $global) }}
+    webhook: {metricsPort: 8080, port: 443, probePort: 8081, targetPort: 9443}
   binder:
+    metricsPort: 8080
     plugins:
       hamicore:
         enabled: {{ toJson .Values.binder.plugins.hamicore.enabled }}
