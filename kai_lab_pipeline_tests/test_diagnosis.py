@@ -116,6 +116,37 @@ def test_names_from_a_hostile_text_are_quoted_in_commands() -> None:
     assert filled("kubectl get pod {pod}", {}, command=True) == "kubectl get pod <pod>"
 
 
+def test_what_a_run_waited_for_is_no_cause_when_something_else_failed() -> None:
+    waited = "  kai_release: waiting for queue_webhook_serving: dial tcp 10.96.1.1:443: connect: connection refused\n"
+    failed = "✗ kai_release: helm could not do it\n    Last seen: Error: UPGRADE FAILED: context deadline exceeded\n"
+    assert [cause.id for cause in diagnose_text(waited + failed).all] == ["helm.wait-timeout"]
+    assert [cause.id for cause in diagnose_text(waited).all] == ["net.refused"]
+
+
+def test_the_head_of_kubectl_describe_gives_the_names() -> None:
+    text = next(text for recording, _, text in recorded() if recording == "api/pod-oom-describe")
+    [cause] = diagnose_text(text).causes
+    assert cause.id == "pod.oom"
+    assert "kubectl describe pod -n apit oom" in cause.remedy
+
+
+def test_a_step_error_of_dagster_is_read_to_its_root() -> None:
+    text = """dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while executing op "kai_release":
+
+kai_lab_pipeline.clients.tools.ToolError: helm could not install kai-scheduler
+Where: helm upgrade --install kai-scheduler oci://ghcr.io/kai-scheduler/kai-scheduler/kai-scheduler -n kai-scheduler
+Last seen: Error: INSTALLATION FAILED: failed post-install: 1 error occurred:
+\t* timed out waiting for the condition
+
+Stack Trace:
+  File "kai_lab_pipeline/assets/step.py", line 71, in step
+    raise dg.Failure(str(error)) from error
+"""
+    [cause] = diagnose_text(text).causes
+    assert cause.id == "helm.hook-failed"
+    assert any("helm upgrade --install kai-scheduler" in step and "kai-scheduler" in step for step in cause.remedy)
+
+
 def test_the_most_specific_sign_of_a_line_wins() -> None:
     line = (
         'Internal error occurred: failed calling webhook "queue-validation.kai.scheduler": failed to call webhook: '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.report.known_issues import main as write_known_issues
 from kai_lab_pipeline.report.known_issues import render_known_issues
+from kai_lab_pipeline_tests.explain_page import INPUTS, render_page
 from kai_lab_pipeline_tests.fault_samples import DATA, recorded
 
 PROJECT = Path(__file__).parent.parent
@@ -209,6 +211,13 @@ def test_the_page_of_known_issues_is_the_generated_one(tmp_path: Path) -> None:
     assert write_known_issues([str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == page
     assert write_known_issues([]) == 2
+
+
+def test_the_page_of_examples_shows_what_is_really_printed() -> None:
+    page = (PROJECT / "docs" / "explain.md").read_text(encoding="utf-8")
+    assert page == render_page(), "run: python -m kai_lab_pipeline_tests.explain_page docs/explain.md"
+    assert page.count("Nothing in stdin is known") == 1
+    assert len(set(re.findall(r"known as ([a-z.-]+) of", page))) == len(INPUTS) - 1
 
 
 def test_every_fault_has_its_anchor_and_links_on_the_page() -> None:

@@ -45,7 +45,7 @@ def explain_command(file: str | None, *, as_json: bool) -> int:
         # Escaped, so that it can be printed whatever the terminal's encoding and whatever stood in the input.
         print(json.dumps(diagnosis.to_json(), indent=1))
     else:
-        _print(diagnosis, _name(file))
+        show(diagnosis, _name(file))
     return 0
 
 
@@ -138,7 +138,8 @@ def _documents(values: Iterator[Any]) -> Iterator[Any]:
             yield value
 
 
-def _print(diagnosis: Diagnosis, name: str) -> None:
+def show(diagnosis: Diagnosis, name: str) -> None:
+    """Print an answer for a person; `name` is what was read."""
     for index, cause in enumerate(diagnosis.all):
         if index:
             _say("")

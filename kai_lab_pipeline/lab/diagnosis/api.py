@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,6 +20,8 @@ from kai_lab_pipeline.lab.spec import Expectations
 
 MAX_OBJECTS = 50_000
 """Objects looked at in one answer; more are no cluster of a lab."""
+_WAITING = re.compile(r"^ {2}\w{1,40}: waiting for [^\n]*$", re.MULTILINE)
+"""What kai-lab prints while it waits: mismatches that were usually gone a moment later."""
 
 
 def diagnose_text(text: str) -> Diagnosis:
@@ -34,7 +37,9 @@ def diagnose_text(text: str) -> Diagnosis:
     readable = cleaned(text)
     lines = readable.count("\n") + 1 if readable.strip() else 0
     looked_at = (f"{lines} line{'s' * (lines != 1)} of text",)
-    return diagnose((), [(readable, context(readable))], looked_at)
+    about = context(readable)
+    settled = _WAITING.sub("", readable)
+    return diagnose((), [(settled if settled.strip() else readable, about)], looked_at)
 
 
 def diagnose_objects(objects: Iterable[Any]) -> Diagnosis:

@@ -170,7 +170,13 @@ def _workload_facts(obj: K8sObject) -> Iterator[Fact]:
         state = "none_wanted" if wanted == 0 else "not_ready" if isinstance(wanted, int) and ready < wanted else ""
     if state:
         yield _fact(
-            "workload", obj, f"{ready} of {wanted} ready", {"workload": kind.lower()}, state=state, object_kind=kind
+            "workload",
+            obj,
+            f"{ready} of {wanted} ready",
+            {"workload": kind.lower()},
+            state=state,
+            object_kind=kind,
+            namespace=str(metadata_of(obj).get("namespace") or ""),
         )
 
 

@@ -60,7 +60,14 @@ FAULTS: tuple[Fault, ...] = (
         ),
         versions="KAI v0.16 and v0.17",
         explains=("helm.hook-failed", "workload.job-failed", "kubectl.wait-timeout", "helm.wait-timeout"),
-        explains_all=("pod.error-exit", "pod.crash-loop"),
+        explains_all=(
+            "helm.hook-failed",
+            "helm.release-failed",
+            "kai.components-missing",
+            "lab.chart-version",
+            "pod.error-exit",
+            "pod.crash-loop",
+        ),
         defaults={"field": "of the Config", "value": "another", "wanted": "different type"},
     ),
     Fault(

@@ -15,3 +15,4 @@ RELEASE_UPGRADE = "helm upgrade --install {release} CHART -n {namespace} --set K
 ALL_VALUES = "Give that command all values again: a failed revision's own would be kept"
 HEAL = "kai-lab run"
 """Rerun the lab: it heals failed and pending releases."""
+HELM_LIST = ("helm list -A -a", "With helm 4 leave -a away: it lists every state by itself")

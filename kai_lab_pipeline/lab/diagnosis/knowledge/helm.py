@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ALL_VALUES, HEAL, KAI_UPGRADE, RELEASE_UPGRADE
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ALL_VALUES, HEAL, HELM_LIST, KAI_UPGRADE, RELEASE_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, said, seen
 
 _RELEASE = {"release": "RELEASE", "namespace": "NAMESPACE"}
@@ -16,7 +16,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="A release of that name is there already. After a failed or interrupted install this hides the "
         "first, real error: that stands in the release's history.",
         remedy=(
-            "helm list -A -a",
+            *HELM_LIST,
             "helm history {release} -n {namespace}",
             RELEASE_UPGRADE,
             ALL_VALUES,
@@ -37,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The release is in a pending state: another helm works on it, or one was killed and left it so.",
         remedy=(
             "pgrep -a helm",
-            "helm list -A -a --pending",
+            *HELM_LIST,
             "helm uninstall {release} -n {namespace}",
             "or, for pending-upgrade and pending-rollback, go back to a revision by number:",
             "helm rollback {release} REVISION -n {namespace}",
@@ -66,7 +66,7 @@ FAULTS: tuple[Fault, ...] = (
         title='UPGRADE FAILED: "..." has no deployed releases',
         cause="The release {release} never became deployed, or is half uninstalled, so there is nothing to upgrade "
         "from.",
-        remedy=("helm list -A -a", "helm uninstall {release} -n {namespace}", "kai-lab run"),
+        remedy=(*HELM_LIST, "helm uninstall {release} -n {namespace}", "kai-lab run"),
         signs=(said("has no deployed releases", r'"(?P<release>[^"]{1,53})" has no deployed releases', EXACT),),
         links=(f"{HELM}/8380",),
         defaults=_RELEASE,
@@ -76,7 +76,7 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="status uninstalling: Deletion in progress (or silently failed)",
         cause="An uninstall was cut off: the release {release} is neither there nor gone.",
-        remedy=("helm uninstall {release} -n {namespace}", "helm list -A -a"),
+        remedy=("helm uninstall {release} -n {namespace}", *HELM_LIST),
         signs=(
             seen("helm", status="uninstalling", at=EXACT),
             said("deletion in progress (or silently failed)", at=NAMED),
@@ -125,7 +125,7 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="release: not found",
         cause="There is no release {release} in this namespace.",
-        remedy=("helm list -A -a", "Check -n: releases belong to a namespace"),
+        remedy=(*HELM_LIST, "Check -n: releases belong to a namespace"),
         signs=(
             said("release: not found", r"(?:Release not loaded: (?P<release>\S{1,53}): )?release: not found"),
             said("release not loaded", r"Release not loaded: (?P<release>[^\s:]{1,53})"),
@@ -173,6 +173,7 @@ FAULTS: tuple[Fault, ...] = (
             RELEASE_UPGRADE,
         ),
         signs=(
+            said("pod=kai-config-deployer", at=NAMED + 5),
             said("hooks failed", r"(?P<when>(?:pre|post)-(?:install|upgrade|rollback|delete)) hooks failed", NAMED),
             said("failed pre-install", r"failed (?P<when>pre-install)", NAMED),
             said("failed post-install", r"failed (?P<when>post-install)", NAMED),
@@ -180,6 +181,8 @@ FAULTS: tuple[Fault, ...] = (
             said("failed pre-upgrade", r"failed (?P<when>pre-upgrade)", NAMED),
         ),
         explains=(
+            "pod.crash-loop",
+            "pod.error-exit",
             "kubectl.wait-timeout",
             "helm.wait-timeout",
             "helm.release-failed",
@@ -187,6 +190,11 @@ FAULTS: tuple[Fault, ...] = (
             "helm.failed",
         ),
         defaults={**_RELEASE, "when": "helm"},
+        explains_all=(
+            "helm.release-failed",
+            "kai.components-missing",
+            "lab.chart-version",
+        ),
     ),
     Fault(
         id="helm.shard-in-progress",
@@ -222,7 +230,7 @@ FAULTS: tuple[Fault, ...] = (
         title="uninstallation completed with 1 error(s): context deadline exceeded",
         cause="The release is uninstalled, and something of it was still being deleted when helm stopped waiting: "
         "a finalizer, or a pod that ignores its first signal.",
-        remedy=("kubectl get all -n {namespace}", "kubectl get pods -A | grep Terminating", "helm list -A -a"),
+        remedy=("kubectl get all -n {namespace}", "kubectl get pods -A | grep Terminating", *HELM_LIST),
         signs=(said("uninstallation completed with", at=EXACT),),
         transient=True,
         explains=("helm.wait-timeout", "kubernetes.terminating"),
@@ -274,7 +282,7 @@ FAULTS: tuple[Fault, ...] = (
         title="Killed (exit code 137)",
         cause="The command was killed hard: by a person, by a supervisor, or by the kernel for want of memory. A "
         "helm that dies so leaves its release pending.",
-        remedy=("helm list -A -a --pending", "dmesg | grep -i 'killed process'", HEAL),
+        remedy=(*HELM_LIST, "dmesg | grep -i 'killed process'", HEAL),
         signs=(
             said("killed", r"\bKilled\s{2,}\S", NAMED),
             said("signal: killed", at=NAMED),
@@ -289,7 +297,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="{object_kind} {object} is there already and does not belong to this release: another release or "
         "namespace has it, or it was applied by hand.",
         remedy=(
-            "helm list -A -a",
+            *HELM_LIST,
             "kubectl get {object_kind} {object} -o yaml",
             "kubectl delete {object_kind} {object}",
             "or take the release and namespace that own it",
@@ -378,7 +386,7 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="Error: INSTALLATION FAILED / UPGRADE FAILED",
         cause="helm could not do it; the reason stands in the evidence.",
-        remedy=("helm history {release} -n {namespace}", "helm list -A -a"),
+        remedy=("helm history {release} -n {namespace}", *HELM_LIST),
         signs=(
             said("installation failed:", at=GENERIC),
             said("upgrade failed:", at=GENERIC),

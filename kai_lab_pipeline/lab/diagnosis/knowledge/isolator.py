@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kai_lab_pipeline.lab.diagnosis.knowledge.commands import ISOLATOR_UPGRADE
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import HELM_LIST, ISOLATOR_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import EXACT, GENERIC, NAMED, Fault, Nature, said, seen
 
 _WEBHOOK = (
@@ -130,7 +130,7 @@ FAULTS: tuple[Fault, ...] = (
         component="KAI-resource-isolator",
         title='namespaces "kai-resource-isolator" not found',
         cause="The isolator is not installed; shared pods are then scheduled and not isolated.",
-        remedy=("kai-lab run --select isolator_release+", "helm list -A -a"),
+        remedy=("kai-lab run --select isolator_release+", *HELM_LIST),
         signs=(
             said(
                 "kai-resource-isolator",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_UPGRADE
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import HELM_LIST, KAI_UPGRADE
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler"
@@ -207,7 +207,7 @@ FAULTS: tuple[Fault, ...] = (
         component="helm",
         title="helm says another status or chart version than the lab's",
         cause="A release is not as the lab pins it: {why}",
-        remedy=("helm list -A -a", "kai-lab versions", "kai-lab run"),
+        remedy=(*HELM_LIST, "kai-lab versions", "kai-lab run"),
         signs=(
             seen(
                 "check",

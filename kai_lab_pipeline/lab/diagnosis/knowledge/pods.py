@@ -303,6 +303,26 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        id="workload.scaled-down",
+        component="kubernetes",
+        title="a Deployment of KAI or the isolator has 0 replicas",
+        cause="The {workload} {name} was scaled down to no pod at all, so nobody does its work.",
+        remedy=(
+            "kubectl scale -n {namespace} {workload} {name} --replicas=1",
+            "kubectl get {workload} -n {namespace} {name} -o yaml --show-managed-fields",
+        ),
+        signs=(
+            seen(
+                "workload",
+                state="none_wanted",
+                object_kind=("Deployment", "StatefulSet"),
+                namespace=("kai-scheduler", "kai-resource-isolator"),
+            ),
+        ),
+        defaults=_DEFAULTS,
+        explains_all=("kai.components-missing", "isolator.pods", "isolator.not-injected", "kai.scheduler-silent"),
+    ),
+    Fault(
         id="workload.not-ready",
         component="kubernetes",
         title="Deployment does not have minimum availability",
