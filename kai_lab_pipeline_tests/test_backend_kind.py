@@ -511,7 +511,9 @@ def test_uninstalling_lists_what_stays(place: Workplace, lab: KindBackend, log: 
     lab.install("kai_scheduler", chart, log)
     place.api.put("deployments", "kai-scheduler", "kai-scheduler-default")
     facts = lab.uninstall("kai_scheduler", chart, log)
-    assert "delete deployments kai-scheduler-default -n kai-scheduler" in facts.facts["left behind 1"]
+    (left,) = facts.leftovers
+    assert left.what == "deployments/kai-scheduler-default"
+    assert left.command.endswith("delete deployments kai-scheduler-default -n kai-scheduler")
     assert not lab.uninstall("kai_scheduler", chart, log).changed
 
 

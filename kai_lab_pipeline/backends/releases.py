@@ -79,10 +79,9 @@ class Releases:
         outcome = self._helm.uninstall(chart.release, chart.namespace, log=log)
         removed = self._clear_stale_webhooks(chart, log)
         left = self.leftovers(chart)
-        facts = {f"left behind {n}": f"{item.what}: {item.command}" for n, item in enumerate(left, start=1)}
         if outcome is None:
-            return StepFacts(f"{chart.release} was not there", changed=bool(removed), facts=facts)
-        return StepFacts(f"{chart.release} is removed" + (f", {len(left)} things stay" if left else ""), facts=facts)
+            return StepFacts(f"{chart.release} was not there", changed=bool(removed), leftovers=left)
+        return StepFacts(f"{chart.release} is removed" + (f", {len(left)} things stay" if left else ""), leftovers=left)
 
     def leftovers(self, chart: Chart) -> tuple[Leftover, ...]:
         """What a removed chart leaves in its namespace, and the commands that remove it."""

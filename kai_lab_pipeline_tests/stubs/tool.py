@@ -111,12 +111,6 @@ class Tools:
             raise Answer(rule.get("out", ""), rule.get("err", ""), rule.get("rc", 0))
 
     def write_kubeconfig(self, file: str, context: str) -> None:
-        """A kubeconfig for the cluster behind the stubs, under the name that kind would give it."""
-        real = self.folder / "kubeconfig"
-        if real.exists():
-            text = real.read_text()
-            Path(file).write_text(text.replace((self.folder / "context").read_text(), context))
-            return
         url = (self.folder / "server").read_text()
         content = {
             "clusters": [{"name": context, "cluster": {"server": url}}],
