@@ -14,7 +14,9 @@ from typing import Protocol
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from kai_lab_pipeline.cli import cli
 from kai_lab_pipeline.commands.explain import MAX_BYTES, explain_bytes, explain_command
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.errors import WrongUse
@@ -113,6 +115,17 @@ def test_a_file_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.Captu
         explain_command("a\0b", as_json=False)
 
 
+def test_the_command_line_takes_a_file_and_prints_json(tmp_path: Path) -> None:
+    file = tmp_path / "error.txt"
+    file.write_bytes(NAME_IN_USE)
+    said = CliRunner().invoke(cli, ["explain", str(file), "--json"])
+    assert said.exit_code == 0
+    assert json.loads(said.stdout)["causes"][0]["id"] == "helm.name-in-use"
+    absent = CliRunner().invoke(cli, ["explain", str(tmp_path / "absent")])
+    assert absent.exit_code == 2
+    assert "Traceback" not in absent.output
+
+
 def test_a_bundle_of_a_healthy_lab_names_only_its_boundary(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain_command(str(DATA / "recordings" / "real-kind" / "bundle"), as_json=True) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -159,8 +172,10 @@ def test_yaml_and_json_of_the_same_objects_give_the_same_answer() -> None:
 def test_yaml_that_is_cut_off_or_hostile_is_read_as_text() -> None:
     cut = b'apiVersion: v1\nkind: Status\nmessage: "release: not found\nstatus: [Failure'
     assert [cause.id for cause in explain_bytes(cut).causes] == ["helm.release-missing"]
-    bomb = b"kind: List\nitems: &a [" + b"*a," * 10_000 + b"]\n"
-    assert not explain_bytes(bomb).known
+    for bomb in (b"items: &a [" + b"*a," * 10_000 + b"]", b"a: &a [1]\nitems: [*a, *a]", b"items:\n- &b {x: 1}\n- *b"):
+        found = explain_bytes(b"kind: List\n" + bomb + b"\nmessage: 'release: not found'\n")
+        assert [cause.id for cause in found.causes] == ["helm.release-missing"]
+        assert found.looked_at[0].endswith("lines of text")
     assert not explain_bytes(b"kind: Pod\n" + b"a: {" * 20_000).known
 
 

@@ -17,10 +17,11 @@ from kai_lab_pipeline.lab.errors import WrongUse
 
 MAX_BYTES = 5 * 1024 * 1024
 """Of a larger input the end is read: what went wrong stands there."""
-MAX_YAML_BYTES = 1024 * 1024
-"""YAML takes seconds per megabyte; a longer one is read as text."""
+MAX_YAML_BYTES = 512 * 1024
+"""YAML takes seconds per megabyte; a longer one is read as text, in which most words stand as well."""
 _CHUNK = 1024 * 1024
 _YAML_OBJECT = re.compile(r"^(?:- )?(?:apiVersion|kind): \S", re.MULTILINE)
+_YAML_ANCHOR = re.compile(r"(?:^|[:,\[{-])\s{0,20}[&*]\w", re.MULTILINE)
 _SHOWN = {
     Nature.FAULT: "Cause",
     Nature.EXPECTED: "Expected here",
@@ -118,15 +119,13 @@ def _decoded(data: bytes) -> str:
 
 def _yaml_objects(text: str) -> list[Any] | None:
     """The documents of a YAML text with Kubernetes objects; None where it is something else or half-broken."""
-    if not _YAML_OBJECT.search(text):
+    # kubectl prints no anchors; refusing them keeps a small file from becoming a huge object.
+    if not _YAML_OBJECT.search(text) or _YAML_ANCHOR.search(text):
         return None
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        # kubectl prints no anchors; refusing them keeps a small file from becoming a huge object.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=loader)):
-            return None
         return list(_documents(yaml.load_all(text, Loader=loader)))
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
         return None
