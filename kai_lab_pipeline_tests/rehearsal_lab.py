@@ -33,7 +33,7 @@ from kai_lab_pipeline.rehearsal.client import (
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 NODE = "kai-hami-test-control-plane"
 SCALE = 0.01
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 """Real seconds: far beyond what any step needs on a busy machine."""
 KAI = "oci://ghcr.io/kai-scheduler/kai-scheduler/kai-scheduler"
 MOCK = "oci://ghcr.io/nvidia/k8s-test-infra/chart/nvml-mock"

@@ -173,9 +173,13 @@ def test_another_nvml_error_is_another_failure(tmp_path: Path) -> None:
         lab.scheduling()
         lab.isolation()
         lab.apply("shared-gpu-pod.yaml")
-        pod = pod_of(lab, "gpu-reservation", "CrashLoopBackOff")
-        text = lab.log("kai-resource-reservation", pod["metadata"]["name"], "resource-reservation", previous="true")
-        assert text.endswith("unable to initialize NVML: ERROR_UNKNOWN")
+        end = "unable to initialize NVML: ERROR_UNKNOWN"
+
+        def told(pods: object) -> bool:
+            logs = [log for log in lab.logs() if log.container == "resource-reservation"]
+            return any(text.endswith(end) for log in logs for text in (log.text, log.previous or ""))
+
+        assert lab.wait("pods", told, "the other error in a reservation's log")
 
 
 def test_without_the_runtime_class_shared_pods_are_refused(tmp_path: Path) -> None:
