@@ -123,7 +123,11 @@ FAULTS: tuple[Fault, ...] = (
             "export NO_PROXY=127.0.0.1,localhost,.svc,10.0.0.0/8",
             "docker info | grep -i proxy",
         ),
-        signs=(said("proxyconnect tcp", at=EXACT), said("proxy authentication required", at=EXACT)),
+        signs=(
+            said(": the proxy failed.", at=EXACT),
+            said("proxyconnect tcp", at=EXACT),
+            said("proxy authentication required", at=EXACT),
+        ),
         explains=("registry.*", "net.*", "kubernetes.*"),
     ),
 )

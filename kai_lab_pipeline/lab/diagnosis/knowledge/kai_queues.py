@@ -22,6 +22,7 @@ FAULTS: tuple[Fault, ...] = (
             "No restart is needed: KAI reads the label anew every second",
         ),
         signs=(
+            said("each gpu on the node has a gpu memory capacity", at=EXACT),
             seen("check", check="shared_gpu_pod.label_read_by_kai", at=NAMED),
             said("enough resources: gpu memory", at=EXACT),
         ),

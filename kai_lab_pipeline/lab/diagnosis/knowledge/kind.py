@@ -172,7 +172,10 @@ FAULTS: tuple[Fault, ...] = (
             "kind load image-archive image.tar --name {cluster}",
             "docker exec {cluster}-control-plane crictl images",
         ),
-        signs=(said("content digest", r"content digest sha256:[0-9a-f]{8,64}: not found"),),
+        signs=(
+            said("after it was loaded", at=CLASS),
+            said("content digest", r"content digest sha256:[0-9a-f]{8,64}: not found"),
+        ),
         versions="kind to 0.33 with docker 29",
         links=(f"{KIND}/issues/3795", f"{KIND}/pull/4247", f"{KIND}/issues/2402"),
         defaults={"cluster": "kai-hami-test"},

@@ -294,4 +294,13 @@ FAULTS: tuple[Fault, ...] = (
             said("errno 98", at=CLASS),
         ),
     ),
+    Fault(
+        id="lab.tool-too-old",
+        component="kai-lab",
+        title="kind / helm is too old: the lab needs ... or newer",
+        cause="The {tool} on the PATH is too old for the lab.",
+        remedy=("{tool} version", "kai-lab doctor", "Install a newer {tool}"),
+        signs=(said("is too old", r"\b(?P<tool>kind|helm|docker|kubectl) [\w+.-]{1,40} is too old", EXACT),),
+        defaults={"tool": "tool"},
+    ),
 )

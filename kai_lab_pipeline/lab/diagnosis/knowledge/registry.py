@@ -18,6 +18,7 @@ FAULTS: tuple[Fault, ...] = (
             "or run it again in some hours",
         ),
         signs=(
+            said("the registry limits the rate of requests", at=EXACT),
             said("toomanyrequests", rf"(?:{_URL}.{{0,400}})?toomanyrequests", EXACT),
             said("429 too many requests", rf"(?:{_URL}.{{0,400}})?429 too many requests", EXACT),
             said("status code 429", rf"(?:{_URL}.{{0,400}})?status code 429", EXACT),
@@ -39,6 +40,7 @@ FAULTS: tuple[Fault, ...] = (
             "If the chart or image is public: helm registry logout {host} (an expired login is sent too)",
         ),
         signs=(
+            said("the registry wants other credentials", at=EXACT),
             said("basic credential not found", rf"{_URL}", EXACT),
             said("unauthorized: authentication required", rf"(?:{_URL}.{{0,400}})?unauthorized", NAMED),
             said("status code 401", rf"(?:{_URL}.{{0,400}})?status code 401", NAMED),
@@ -65,6 +67,7 @@ FAULTS: tuple[Fault, ...] = (
             "Check the name letter by letter",
         ),
         signs=(
+            said(": access is denied.", at=EXACT),
             said("status code 403", rf"(?:{_URL}.{{0,400}})?status code 403", EXACT),
             said("denied: denied", at=EXACT),
             said("403: denied", at=EXACT),
@@ -94,6 +97,7 @@ FAULTS: tuple[Fault, ...] = (
             "Correct the version in lab.toml",
         ),
         signs=(
+            said("the registry has no such repository or tag", at=EXACT),
             said("on source:", r"on source: (?P<reference>[^\s\"]{1,300}): not found", EXACT),
             said(
                 "status code 404",
@@ -134,7 +138,10 @@ FAULTS: tuple[Fault, ...] = (
             'Write the mirror with http:// in lab.toml: [mirrors] "docker.io" = "http://127.0.0.1:5000"',
             "For docker: list it under insecure-registries in /etc/docker/daemon.json",
         ),
-        signs=(said("server gave http response to https client", rf"(?:{_URL})?", EXACT),),
+        signs=(
+            said("the registry speaks plain http", at=EXACT),
+            said("server gave http response to https client", rf"(?:{_URL})?", EXACT),
+        ),
         versions="helm 4, containerd, docker",
         explains=("pod.image-pull",),
     ),
@@ -159,8 +166,12 @@ FAULTS: tuple[Fault, ...] = (
             "Name the authority's PEM file in lab.toml ca_file (KAI_LAB_CA_FILE)",
             "openssl s_client -connect {host} -showcerts",
         ),
-        signs=(said("x509: ", rf"{_URL}.{{0,400}}x509: ", NAMED),),
+        signs=(
+            said("the registry's certificate is not trusted", at=EXACT),
+            said("x509: ", rf"{_URL}.{{0,400}}x509: ", NAMED),
+        ),
         explains=("pod.image-pull",),
+        defaults={"host": "HOST"},
     ),
     Fault(
         id="registry.server-error",
@@ -169,6 +180,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The registry {host} has trouble of its own. It says nothing about the version.",
         remedy=("Run it again later, or give a mirror in lab.toml [mirrors]",),
         signs=(
+            said("the registry itself failed", at=EXACT),
             said("status code 50", rf"(?:{_URL}.{{0,400}})?status code 50[0-9]"),
             said("unexpected status from", r"unexpected status from .{0,300}\b50[0-9]\b"),
             said("received unexpected http status", r"unexpected HTTP status: 50[0-9]"),
@@ -184,11 +196,13 @@ FAULTS: tuple[Fault, ...] = (
         cause="Nothing listens at the registry {host}.",
         remedy=("curl -sS https://{host}/v2/", "Start it, or correct lab.toml [mirrors]"),
         signs=(
+            said("no connection to the registry", at=EXACT),
             said("connection refused", rf"{_URL}.{{0,400}}connection refused", NAMED),
             said("connection reset by peer", rf"{_URL}.{{0,400}}connection reset", NAMED),
         ),
         transient=True,
         explains=("pod.image-pull", "net.*"),
+        defaults={"host": "HOST"},
     ),
     Fault(
         id="registry.dns",
@@ -197,12 +211,14 @@ FAULTS: tuple[Fault, ...] = (
         cause="The name of the registry {host} cannot be resolved: no network, no DNS, or a wrong name.",
         remedy=("getent hosts {host}", "Without internet: give mirrors in lab.toml [mirrors], or image archives"),
         signs=(
+            said("the registry's name cannot be resolved", at=EXACT),
             said("no such host", rf"{_URL}.{{0,400}}no such host", NAMED),
             said("server misbehaving", rf"{_URL}.{{0,400}}server misbehaving", NAMED),
             said("temporary failure in name resolution", rf"{_URL}.{{0,400}}temporary failure", NAMED),
         ),
         transient=True,
         explains=("pod.image-pull", "net.*"),
+        defaults={"host": "HOST"},
     ),
     Fault(
         id="registry.timeout",
@@ -211,6 +227,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The registry {host} does not answer in time: a firewall, a proxy that is not set, or a slow line.",
         remedy=("curl -sS -m 10 https://{host}/v2/", "env | grep -i proxy", "or give a mirror in lab.toml [mirrors]"),
         signs=(
+            said("no answer in time", at=EXACT),
             said("timeout", rf"{_URL}.{{0,400}}(?:i/o|handshake) timeout", NAMED),
             said("client.timeout exceeded while awaiting headers", rf"{_URL}", NAMED),
             said("request canceled while waiting for connection", rf"{_URL}", NAMED),
@@ -220,6 +237,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         transient=True,
         explains=("pod.image-pull", "net.*"),
+        defaults={"host": "HOST"},
     ),
     Fault(
         id="registry.platform",
@@ -246,12 +264,28 @@ FAULTS: tuple[Fault, ...] = (
         "that changes content.",
         remedy=("Pull it again without the mirror", "Remove the mirror's cached copy"),
         signs=(
+            said("not what its digest", at=EXACT),
             said("failed size validation"),
             said("unexpected commit digest"),
             said("digest did not match"),
             said("content digest mismatch", at=CLASS),
         ),
         transient=True,
+    ),
+    Fault(
+        id="registry.answer",
+        component="registry",
+        title="unexpected answer / the registry redirects in a circle / not HTTP as it should be",
+        cause="Something answers at the registry's address and is no registry: a proxy's log-in page, another "
+        "service, or a mirror with a missing path.",
+        remedy=("curl -sSi https://HOST/v2/", "Check the address in lab.toml: chart reference and [mirrors]"),
+        signs=(
+            said(": unexpected answer.", at=EXACT),
+            said("the registry redirects ", at=EXACT),
+            said("the registry names no usable address", at=EXACT),
+            said("the answer is not http as it should be", at=EXACT),
+            said("the tls handshake failed", at=EXACT),
+        ),
     ),
     Fault(
         id="net.dns",
