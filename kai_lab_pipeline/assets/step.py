@@ -2,8 +2,8 @@
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ class Step:
         self.metadata["evidence"] = dg.MetadataValue.path(str(self.lab.bundle_dir / self.asset))
         return self.done(version_of=version_of)
 
+    def skip(self, reason: str) -> dg.MaterializeResult[Any]:
+        """Materialise without the step, which makes no sense on this cluster; what its checks can still see is seen."""
+        self.tell(StepFacts(f"skipped: {reason}", changed=False, skipped=True))
+        version = ["skipped", self.lab.backend.connect().incarnation()]
+        return self.seen(version_of=version) if self.asset in CHECKS else self.done(version_of=version)
+
     def done(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
         """Materialise; `version_of` is what downstream depends on, hashed into the data version with the verdicts."""
         self.metadata["backend"] = self.lab.backend.name
@@ -137,7 +143,8 @@ def lab_asset(
             pool=f"lab-{group.name}",
         )
         def asset(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
-            return _run(context, lab, group, name, body)
+            with _files_told():
+                return _run(context, lab, group, name, body)
 
         return asset
 
@@ -159,7 +166,8 @@ def _run(
             if group.goes_on:
                 lab.require_infrastructure(asset)
             lab.require_upstream(asset, gates_only=group.gates)
-        result = body(step)
+        skipped = lab.skipped.get(asset) if asset != "cluster" else None
+        result = body(step) if skipped is None else step.skip(skipped)
     except LabError as error:
         if not (group.goes_on and error.infrastructure):
             # What infrastructure kept from being done must stay "not evaluated": absence would read as broken.
@@ -172,6 +180,21 @@ def _run(
         return dg.MaterializeResult(metadata={**step.metadata, "could not be done": error.text()})
     lab.record_step(asset, seconds=step.seconds)
     return result
+
+
+@contextmanager
+def _files_told() -> Iterator[None]:
+    """A file that cannot be written or read, such as on a full disk, as a failure that people can act on."""
+    try:
+        yield
+    except OSError as error:
+        told = LabError(
+            "A file of the lab cannot be written or read",
+            where=str(error.filename or "the lab's state folder"),
+            seen=error.strerror or str(error),
+            next_step="Free some space or mend the permissions, then run it again: it goes on from what is there.",
+        )
+        raise failure(told) from None
 
 
 def _keep_what_is_there(lab: Lab, asset: str) -> dict[str, Any]:

@@ -74,6 +74,14 @@ class Backend(Protocol):
         """Where the lab's own kubeconfig is, or will be, for commands that a person copies."""
         ...
 
+    def skips(self) -> Mapping[str, str]:
+        """Assets whose step makes no sense on this cluster, with the reason."""
+        ...
+
+    def crossing(self) -> str | None:
+        """How NVML gets into pods here, from the settings or seen on the cluster; None where it does not."""
+        ...
+
     def ensure_cluster(self, log: Log) -> ClusterFacts:
         """Make the lab's cluster, or adopt it when it is there, healthy and ours."""
         ...

@@ -62,6 +62,12 @@ class RehearsalBackend:
     def makes_cluster(self) -> bool:
         return True
 
+    def skips(self) -> Mapping[str, str]:
+        return {}
+
+    def crossing(self) -> str | None:
+        return self._settings.boundary.crossing
+
     def kubeconfig_hint(self) -> Path:
         return self._folder / "kubeconfig"
 

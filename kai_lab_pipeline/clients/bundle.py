@@ -63,6 +63,7 @@ def read_bundle(folder: Path) -> Evidence:
         node=_text(header, "node", notes),
         captured_at=parse_time(header.get("captured_at")),
         crossing=_text(header, "crossing", notes),
+        skipped={str(asset): str(reason) for asset, reason in mapping(header.get("skipped")).items()},
         time_scale=_time_scale(header, notes),
         profile=mapping(header.get("profile")),
         observations=observations,
@@ -84,6 +85,7 @@ def write_bundle_json(
     node: str | None = None,
     captured_at: datetime | None = None,
     crossing: str | None = None,
+    skipped: Mapping[str, str] | None = None,
     time_scale: float | None = None,
     profile: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -99,6 +101,7 @@ def write_bundle_json(
         "node": node,
         "captured_at": _rfc3339(captured_at or datetime.now(timezone.utc)),
         "crossing": crossing,
+        "skipped": dict(skipped) if skipped else None,
         "time_scale": time_scale,
         "profile": dict(profile) if profile else None,
     }

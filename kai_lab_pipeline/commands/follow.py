@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance, EventLogEntry
     from rich.console import Console
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
 
 
 class Follower:
@@ -31,6 +31,8 @@ class Follower:
         self._checks: dict[str, list[bool]] = {}
         self.first_error: LabError | None = None
         """The first step that failed, with its exit code."""
+        self.interrupted = False
+        """Somebody ended the run: Ctrl-C, or a signal to its process."""
 
     def __enter__(self) -> Follower:
         if self._out.is_terminal:
@@ -106,6 +108,10 @@ class Follower:
 
         data = entry.get_dagster_event().step_failure_data
         failure = data.user_failure_data
+        if data.error is not None and data.error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt"):
+            self.interrupted = True
+            self._out.print(f"[bold red]✗[/] {name}: interrupted")
+            return
         if failure is None:
             if is_check and self._checks.get(name):
                 return  # a blocking check that failed: its line says so

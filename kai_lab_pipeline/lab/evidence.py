@@ -63,6 +63,8 @@ class Evidence:
     versions: Mapping[str, str] = field(default_factory=dict)
     node: str | None = None
     captured_at: datetime | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Assets that make no sense on this cluster, with the reason: the mock where real GPUs are."""
     crossing: str | None = None
     """How NVML gets into pods on this cluster; None where it does not."""
     time_scale: float = 1.0

@@ -118,7 +118,7 @@ def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
         lab.candidate.version_set,
         at=now(),
         run_id=lab.run_id,
-        crossing=lab.settings.boundary.crossing,
+        crossing=lab.expectations.crossing,
         evidence=f"{lab.state.name}/reports/{lab.run_id}/report.html",
         infrastructure=causes[0] if causes else "",
         digests=lab.candidate.digests,

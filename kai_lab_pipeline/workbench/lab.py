@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,30 @@ class Lab:
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _nature(self) -> tuple[str | None, Mapping[str, str]]:
+        """How NVML gets into pods here, and which steps make no sense; remembered for when the cluster is gone."""
+        memory = self.state.folder / "nature.json"
+        try:
+            crossing, skipped = self.backend.crossing(), dict(self.backend.skips())
+        except LabError:
+            if not memory.exists():
+                return self.settings.boundary.crossing, {}
+            known = json.loads(memory.read_text(encoding="utf-8"))
+            return known["crossing"], dict(known["skipped"])
+        if self.state.folder.is_dir() and (crossing or skipped):
+            write_atomic(memory, json.dumps({"crossing": crossing, "skipped": skipped}))
+        return crossing, skipped
+
     @property
     def expectations(self) -> Expectations:
-        return self.settings.expectations()
+        """What this lab is judged against; the boundary must be crossed where NVML is known to get into pods."""
+        return replace(self.settings.expectations(), crossing=self._nature[0])
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Assets whose step makes no sense on this cluster, with the reason."""
+        return self._nature[1]
 
     def evidence_of(self, observations: Mapping[str, Observation], captured_at: datetime | None = None) -> Evidence:
         """Observations as evidence of this lab, marked with the backend that gave them."""
@@ -87,7 +109,8 @@ class Lab:
             versions=self.settings.version_set(),
             node=nodes[0] if nodes else None,
             captured_at=captured_at or now(),
-            crossing=self.settings.boundary.crossing,
+            crossing=self.expectations.crossing,
+            skipped=self.skipped,
             time_scale=self.backend.time_scale,
             observations=observations,
         )
@@ -156,6 +179,7 @@ class Lab:
             node=evidence.node,
             captured_at=evidence.captured_at,
             crossing=evidence.crossing,
+            skipped=evidence.skipped,
             time_scale=evidence.time_scale,
             profile=self.settings.profile.model_dump(),
         )
