@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS, CLAIMS
-from kai_lab_pipeline_tests.lab_project import LabProject, Said, listens, make_project, processes_in
+from kai_lab_pipeline_tests.lab_project import TEST_S, LabProject, Said, listens, make_project, processes_in
 
-pytestmark = pytest.mark.xdist_group("e2e-run")
+pytestmark = [pytest.mark.xdist_group("e2e-run"), pytest.mark.timeout(TEST_S)]
 
 EXPECTED = Path(__file__).parent / "data" / "recordings" / "real-kai-v0.17.0" / "expected.json"
 VERDICTS = ["held", "broken", "not_reachable", "not_evaluated"]
