@@ -5,7 +5,9 @@ Everything heavy is imported by the command that needs it: `--help` must come at
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -152,6 +154,8 @@ def _end(command: Callable[[], int]) -> None:
 
 def main() -> None:
     """Entry point: click's own usage errors exit with 2, an interrupt with 130."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: children ended, history kept
     try:
         cli.main(prog_name="kai-lab", standalone_mode=False)
     except click.exceptions.Abort:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,12 +48,27 @@ def say_error(error: LabError | SettingsError) -> int:
     return error.exit_code if isinstance(error, LabError) else WRONG_USE
 
 
-def dagster_instance(settings: Settings) -> DagsterInstance:
-    """The project's durable Dagster instance; its home is made and configured when it is not there."""
+@contextmanager
+def dagster_instance(settings: Settings) -> Iterator[DagsterInstance]:
+    """The project's durable Dagster instance; its home is made and configured when it is not there.
+
+    Raises LabError when the history cannot be written or read, such as on a full disk.
+    """
     prepare_dagster_home(settings)
     import dagster as dg
+    from sqlalchemy.exc import DBAPIError
 
-    return dg.DagsterInstance.get()
+    try:
+        with dg.DagsterInstance.get() as instance:
+            yield instance
+    except DBAPIError as error:
+        raise LabError(
+            "Dagster's history cannot be written or read",
+            where=str(settings.dagster_home),
+            seen=str(error.orig),
+            next_step="Free some space or mend the folder's permissions, then run it again: it goes on from what is "
+            "there.",
+        ) from None
 
 
 def prepare_dagster_home(settings: Settings) -> Path:

@@ -18,6 +18,7 @@ from kai_lab_pipeline.commands.common import (
     dagster_instance,
     settings_with,
 )
+from kai_lab_pipeline.commands.unfinished import PROCESS_TAG, close_unfinished, process_tag
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.lab.verdict import Judgement
@@ -97,17 +98,21 @@ def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, 
     keys = [dg.AssetKey(name.split("/")) for name in [*sorted(pinned), *assets]]
     whole = len(assets) == len(ASSETS)
     with dagster_instance(settings) as instance:
+        for killed in close_unfinished(instance):
+            out.print(f"Run {killed[:8]} was killed before it ended; this one goes on from what is there.")
         follower = Follower(instance, {INVOCATION_TAG: invocation}, out, expected=len(assets))
         with follower:
             result = dg.execute_job(
                 dg.reconstructable(build_lab_job),
                 instance=instance,
                 asset_selection=None if whole else keys,
-                tags={INVOCATION_TAG: invocation, "kai_lab/lab": settings.lab.name},
+                tags={INVOCATION_TAG: invocation, "kai_lab/lab": settings.lab.name, PROCESS_TAG: process_tag()},
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
                 raise_on_error=False,
             )
             run_id, success = result.run_id, result.success
+        if follower.interrupted:
+            raise KeyboardInterrupt
         return run_id, success, follower.first_error
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,7 +95,10 @@ def stop(state_dir: Path, *, forget: bool = False) -> bool:
         if forget:
             try:
                 for name in state.ALL:
-                    (state_dir / name).unlink(missing_ok=True)
+                    path = state_dir / name
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    path.unlink(missing_ok=True)
             except OSError as error:
                 raise _unwritable(state_dir, error) from error
     if forget:

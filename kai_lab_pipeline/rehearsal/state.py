@@ -19,7 +19,10 @@ LOCK = "server.lock"
 CERTIFICATE = "server.crt"
 KEY = "server.key"
 
-ALL = (SERVER, KUBECONFIG, STORE, f"{STORE}-wal", f"{STORE}-shm", LOG, OPTIONS, CERTIFICATE, KEY)
+OF_COMPONENTS = ("certificates", "devices.json", "ports", "pods")
+"""What the simulated components keep beside the server's files: webhook certificates, devices given out, logs."""
+
+ALL = (SERVER, KUBECONFIG, STORE, f"{STORE}-wal", f"{STORE}-shm", LOG, OPTIONS, CERTIFICATE, KEY, *OF_COMPONENTS)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
