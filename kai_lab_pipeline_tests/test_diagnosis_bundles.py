@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kai_lab_pipeline.lab.diagnosis import Diagnosis, Nature, diagnose_evidence
+from kai_lab_pipeline.lab.diagnosis import Diagnosis, Nature, diagnose_evidence, diagnose_objects
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline_tests.damages import DAMAGES, HARMLESS, judged, recorded
@@ -125,3 +127,49 @@ def test_a_bundle_with_nothing_in_it_says_what_it_looked_at() -> None:
     assert not found.known
     assert "evidence of no asset" in found.looked_at
     assert "bundle.json: broken" in found.looked_at
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    "",
+    "x",
+    0,
+    -1,
+    1.5,
+    True,
+    [],
+    {},
+    [None],
+    {"a": None},
+    "\ud800",
+    10**40,
+    ["x", {"y": []}],
+)
+
+
+def spoiled(value: Any, chance: random.Random) -> Any:
+    """`value` with some of its parts replaced by odd ones."""
+    if chance.random() < 0.03:
+        return chance.choice(ODD)
+    if isinstance(value, dict):
+        return {key: spoiled(part, chance) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [spoiled(part, chance) for part in value]
+    return value
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_half_broken_objects_and_bundles_never_raise(seed: int) -> None:
+    chance = random.Random(seed)
+    whole = recorded(chance.choice((LAB, KIND, CROSSED, "kai-v0.20.1")))
+    observations = {}
+    for asset, seen in whole.observations.items():
+        resources = {
+            name: tuple(obj for obj in (spoiled(one, chance) for one in objects) if isinstance(obj, dict))
+            for name, objects in seen.resources.items()
+        }
+        observations[asset] = replace(seen, resources=resources)
+        for objects in resources.values():
+            diagnose_objects(objects)
+    found = diagnose_evidence(replace(whole, observations=observations))
+    assert all(cause.evidence and cause.remedy for cause in found.all)

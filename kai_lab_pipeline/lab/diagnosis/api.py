@@ -52,13 +52,17 @@ def diagnose_objects(objects: Iterable[Any]) -> Diagnosis:
     return diagnose(facts, (), looked_at)
 
 
-def diagnose_evidence(evidence: Evidence, expectations: Expectations | None = None) -> Diagnosis:
+def diagnose_evidence(
+    evidence: Evidence, expectations: Expectations | None = None, errors: Iterable[str] = ()
+) -> Diagnosis:
     """What a bundle gives away: the checks that do not hold, the objects that are not well, and their logs.
 
-    Only the newest state counts: what has healed since is no cause. Of a healthy bundle it names the lab's expected
-    boundary and nothing else.
+    `errors` are the words of steps that could not be done, weighed together with what was seen. Only the newest state
+    counts: what has healed since is no cause. Of a healthy bundle it names the lab's expected boundary and nothing
+    else.
     """
     facts, texts = bundle_facts(evidence, expectations or Expectations())
+    texts += [(said, context(said)) for said in map(cleaned, errors)]
     looked_at = [
         f"evidence of {', '.join(evidence.observations) or 'no asset'}",
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",

@@ -129,7 +129,8 @@ def _without_settled(
 
 def _logs(evidence: Evidence, unwell: Mapping[str, K8sObject]) -> Texts:
     """Logs of pods that are not well, and of reservation pods, whose names change with each attempt."""
-    names = {(metadata_of(obj).get("namespace"), name_of(obj)) for obj in unwell.values() if obj.get("kind") == "Pod"}
+    pods = [obj for obj in unwell.values() if obj.get("kind") == "Pod"]
+    names = {(str(metadata_of(pod).get("namespace")), name_of(pod)) for pod in pods}
     kept: dict[tuple[str, str, str], ContainerLog] = {}
     for asset in ASSETS:
         for log in evidence.of(asset).logs:

@@ -23,7 +23,7 @@ def expanded(values: Iterable[Any], depth: int = 0) -> Iterator[Mapping[str, Any
         elif isinstance(value, Mapping):
             if isinstance(value.get("items"), list) and depth < MAX_DEPTH:
                 yield from expanded(value["items"], depth + 1)
-            elif value.get("type") in _WATCH_TYPES and isinstance(value.get("object"), Mapping):
+            elif str(value.get("type")) in _WATCH_TYPES and isinstance(value.get("object"), Mapping):
                 yield value["object"]
             else:
                 yield value
@@ -157,17 +157,24 @@ def _pod_facts(obj: K8sObject) -> Iterator[Fact]:
                 )
 
 
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _workload_facts(obj: K8sObject) -> Iterator[Fact]:
     status, spec, kind = status_of(obj), spec_of(obj), str(obj.get("kind"))
     if kind == "DaemonSet":
-        wanted, ready = status.get("desiredNumberScheduled"), status.get("numberReady") or 0
-        state = "none_wanted" if wanted == 0 else "not_ready" if isinstance(wanted, int) and ready < wanted else ""
+        wanted, ready = _whole(status.get("desiredNumberScheduled")), _whole(status.get("numberReady"))
     elif kind == "Job":
-        wanted, ready = 1, status.get("succeeded") or 0
-        state = "failed" if status.get("failed") and not ready else ""
+        wanted, ready = 1, _whole(status.get("succeeded"))
     else:
-        wanted, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
-        state = "none_wanted" if wanted == 0 else "not_ready" if isinstance(wanted, int) and ready < wanted else ""
+        wanted, ready = _whole(spec.get("replicas", 1)), _whole(status.get("readyReplicas"))
+    ready = ready or 0
+    state = ""
+    if kind == "Job":
+        state = "failed" if _whole(status.get("failed")) and not ready else ""
+    elif wanted is not None and ready <= wanted:
+        state = "none_wanted" if wanted == 0 else "not_ready" if ready < wanted else ""
     if state:
         yield _fact(
             "workload",

@@ -72,6 +72,6 @@ def _pod_queue_facts(pod: K8sObject, queues: Mapping[str, K8sObject]) -> Iterato
 
 
 def _queue_facts(queue: K8sObject, queues: Mapping[str, K8sObject]) -> Iterator[Fact]:
-    parent = spec_of(queue).get("parentQueue")
+    parent = str(spec_of(queue).get("parentQueue") or "")
     if len(queues) > 1 and parent and parent not in queues:
         yield _fact("relation", queue, f"hangs under queue {parent}, which is not there", state="orphan")
