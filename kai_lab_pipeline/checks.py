@@ -13,10 +13,13 @@ import dagster as dg
 from dagster._utils.warnings import PreviewWarning
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource, failure, lab_of, passes
+from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, failure, lab_of, passes
+from kai_lab_pipeline.backends.doctor import Level, examine
+from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.workbench.diagnosing import cause_of, diagnose_asset, in_words
 from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
 
@@ -28,7 +31,7 @@ LIVE = "the live cluster"
 
 def lab_checks(group: Group) -> list[dg.AssetChecksDefinition]:
     """One multi-asset-check per asset, so that each expectation can also be executed alone."""
-    return [*(_checks_of(group, asset) for asset in CHECKS), _report_check(group)]
+    return [_machine_check(group), *(_checks_of(group, asset) for asset in CHECKS), _report_check(group)]
 
 
 def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
@@ -52,6 +55,8 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
             results, source = _judge(opened, asset, wanted)
             changes = [drift.text() for drift in drift_of(opened, asset)] if source == LIVE else []
+            unwell = not all(passes(result) for result in results if result.check in wanted)
+            diagnosis = diagnose_asset(opened, asset) if unwell else Diagnosis()
         except LabError as error:
             raise failure(error) from None
         if changes:
@@ -62,9 +67,35 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             )
         for result in results:
             if result.check in wanted:
-                yield _shown(group, opened, result, source, changes)
+                yield _shown(group, opened, result, source, changes, diagnosis)
 
     return checks
+
+
+def _machine_check(group: Group) -> dg.AssetChecksDefinition:
+    def machine(context: dg.AssetCheckExecutionContext, lab: LabResource) -> dg.AssetCheckResult:
+        settings = lab.settings()
+        findings = examine(settings, settings.lab.backend)
+        lacking = [finding for finding in findings if finding.level is Level.BLOCKED]
+        rows = [
+            dg.TableRecord({"what": one.name, "found": one.found, "needed": one.needed, "fix": one.fix})
+            for one in findings
+        ]
+        return dg.AssetCheckResult(
+            passed=not lacking,
+            severity=dg.AssetCheckSeverity.WARN,
+            description="; ".join(f"{one.name}: {one.found}, needed {one.needed}" for one in lacking)
+            or "nothing lacks",
+            metadata={"findings": dg.MetadataValue.table(rows), "backend": settings.lab.backend},
+        )
+
+    with _quiet_preview():
+        return dg.asset_check(
+            asset=group.key("cluster"),
+            name="machine_ready",
+            description="What this machine has and lacks for the backend, as kai-lab doctor says it.",
+            **_partitioned(group),
+        )(machine)
 
 
 def _report_check(group: Group) -> dg.AssetChecksDefinition:
@@ -126,8 +157,12 @@ def _partition(context: dg.AssetCheckExecutionContext) -> str | None:
     return context.partition_key if context.has_partition_key else None
 
 
-def _shown(group: Group, lab: Lab, result: CheckResult, source: str, changes: Sequence[str]) -> dg.AssetCheckResult:
+def _shown(
+    group: Group, lab: Lab, result: CheckResult, source: str, changes: Sequence[str], diagnosis: Diagnosis
+) -> dg.AssetCheckResult:
     finding = result.finding
+    evidence = str(lab.bundle_dir / result.asset)
+    cause = None if passes(result) else cause_of(diagnosis, result.name)
     description = finding.message
     if result.verdict is Verdict.NOT_REACHABLE:
         description = f"not reachable on this backend: {finding.message}"
@@ -138,6 +173,8 @@ def _shown(group: Group, lab: Lab, result: CheckResult, source: str, changes: Se
     excused = result.excused is not None
     if result.excused is not None:
         description += f" (excused until {result.excused.until}: {result.excused.reason})"
+    if not passes(result):
+        description = "\n".join([*in_words([cause] if cause else []), description, f"Evidence: {evidence}"])
     return dg.AssetCheckResult(
         asset_key=group.key(result.asset),
         check_name=result.check,
@@ -151,6 +188,7 @@ def _shown(group: Group, lab: Lab, result: CheckResult, source: str, changes: Se
             "verdict": str(result.verdict),
             "backend": lab.backend.name,
             "judged from": source,
-            "evidence": dg.MetadataValue.path(str(lab.bundle_dir / result.asset)),
+            "evidence": dg.MetadataValue.path(evidence),
+            **diagnosis_metadata(Diagnosis(causes=(cause,)) if cause else Diagnosis()),
         },
     )
