@@ -21,7 +21,10 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(*_WEBHOOK, "Then delete the shared pod and apply it again: kai-lab run --select shared_gpu_pod+"),
         signs=(seen("check", "did not change the pod", check="isolator_release.webhook_mutates", at=NAMED),),
         versions="1.0.0 and 1.1.0",
-        explains_all=("lab.injection",),
+        explains_all=(
+            "isolator.pods",
+            "lab.injection",
+        ),
     ),
     Fault(
         id="isolator.fewer-mounts",

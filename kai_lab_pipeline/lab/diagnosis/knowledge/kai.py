@@ -139,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
             f"{KAI}/issues/1124",
             "https://github.com/Project-HAMi/website/pull/612",
         ),
-        explains_all=("webhook.denied", "lab.shared-pod"),
+        explains_all=("lab.shared-pod-absent", "webhook.denied", "lab.shared-pod"),
     ),
     Fault(
         id="kai.hamicore-off",

@@ -96,6 +96,11 @@ FAULTS: tuple[Fault, ...] = (
         transient=True,
         versions="KAI v0.16 and v0.17",
         links=(f"{KAI}/issues/751", f"{KAI}/issues/1618", f"{KAI}/pull/1980"),
+        explains_all=(
+            "lab.shared-pod-absent",
+            "lab.whole-pod",
+            "kai.scheduler-silent",
+        ),
     ),
     Fault(
         id="kai.runtime-class-missing",
@@ -113,7 +118,10 @@ FAULTS: tuple[Fault, ...] = (
             seen("check", "nvidia", check="nvidia_runtime_class.runtime_class_handler", at=NAMED),
         ),
         defaults={"runtime_class": "nvidia with the right handler"},
-        explains_all=("lab.whole-pod",),
+        explains_all=(
+            "lab.shared-pod-absent",
+            "lab.whole-pod",
+        ),
     ),
     Fault(
         id="kai.gpu-memory-annotation",
