@@ -42,10 +42,15 @@ class Operator(KaiController):
 
     def __init__(self, sim: Sim) -> None:
         super().__init__(sim)
-        self.configs = self.watch("configs", lambda obj: [("Config", obj["metadata"]["name"])])
         self.shards = self.watch("schedulingshards", lambda obj: [("SchedulingShard", obj["metadata"]["name"])])
+        self.configs = self.watch("configs", self._config_keys)
         self.watch("deployments", self._owner_keys)
         self._rendered: tuple[tuple[str, str], list[Object]] | None = None
+
+    def _config_keys(self, config: Object) -> list[Key]:
+        """The Config, and the shards: they wait for it, and helm makes them first."""
+        shards = [("SchedulingShard", str(shard["metadata"]["name"])) for shard in self.shards.all()]
+        return [("Config", str(config["metadata"]["name"])), *shards]
 
     def _owner_keys(self, obj: Object) -> list[Key]:
         if obj["metadata"].get("namespace") != NAMESPACE:
