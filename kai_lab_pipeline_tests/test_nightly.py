@@ -1,0 +1,105 @@
+"""A night on the rehearsal, from an empty home: found, built, judged, attributed, cleaned up; then nothing new."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.automation.nightly import candidate_job, new_chart_versions_sensor, nightly_schedule
+from kai_lab_pipeline.definitions import build_definitions
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline_tests.lab_project import LabProject, Said
+from kai_lab_pipeline_tests.lab_project import project as lab_project
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProject]:
+    with lab_project(tmp_path_factory.mktemp("nights")) as made:
+        yield made
+
+
+def test_a_night_finds_the_planted_regression_and_leaves_no_cluster(project: LabProject) -> None:
+    settings = project.folder / "lab.toml"
+    text = settings.read_text(encoding="utf-8").replace("cap = 12", "cap = 4")
+    settings.write_text(text, encoding="utf-8")
+    said = _night(project)
+    assert said.code == 1, said.text
+    matrix = said.json
+    broken = {
+        (row["versions"]["kai_scheduler"], cell["claim"])
+        for row in matrix["rows"]
+        for cell in row["claims"]
+        if cell["kind"] == "regression"
+    }
+    assert broken == {("v0.19.0", 2), ("v0.19.0", 7)}, said.text
+    blamed = {tuple(cell["blamed"]) for row in matrix["rows"] for cell in row["claims"] if cell["kind"] == "regression"}
+    assert blamed == {("kai_scheduler",)}
+    labs = [path.parent for path in project.settings.state_root.glob("*/lab.json")]
+    assert len(labs) == 4
+    assert all(not (lab / "rehearsal" / "server.json").exists() for lab in labs), "a candidate's cluster is left"
+
+
+def _night(project: LabProject) -> Said:
+    """`kai-lab nightly --json` as a person runs it; a night takes longer than other commands."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kai_lab_pipeline.cli", "nightly", "--json"],
+        cwd=project.folder,
+        env=project.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_registry_that_is_down_is_told_and_nothing_is_lost(project: LabProject) -> None:
+    mirrors = json.dumps({"ghcr.io": "http://127.0.0.1:9", "docker.io": "http://127.0.0.1:9"})
+    before = set(Nights(project.settings).sets())
+    said = project.run("versions", KAI_LAB_MIRRORS=mirrors)
+    assert said.code == 3, said.text
+    assert "could not look" in said.out
+    assert set(Nights(project.settings).sets()) == before
+
+
+def test_the_sensor_adds_partitions_and_says_what_it_left_out(project: LabProject, tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance=instance, definitions=build_definitions(project.settings))
+        sensor = new_chart_versions_sensor(project.settings)
+        result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        assert result.dynamic_partitions_requests is not None
+        added = [key for request in result.dynamic_partitions_requests for key in request.partition_keys]
+        assert added
+        assert set(added) <= set(Nights(project.settings).sets())
+        assert result.skip_reason is not None
+        said = result.skip_reason.skip_message or ""
+        assert "v0.20.1 (retracted" in said
+        assert "not understood: v0.18.2-hotfix" in said
+        assert not result.run_requests
+
+
+def test_the_schedule_runs_what_has_no_verdict_yet(project: LabProject) -> None:
+    candidate = Group("candidate", project.settings, ("candidate",))
+    schedule = nightly_schedule(project.settings, candidate_job(candidate))
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_schedule_context(instance=instance)
+        requests = schedule(context)
+        assert isinstance(requests, list)
+        keys = {request.partition_key for request in requests}
+        nights = Nights(project.settings)
+        judged = {record.key for record in nights.records()}
+        assert keys
+        assert not keys & judged
+        assert keys <= set(instance.get_dynamic_partitions("version_sets"))

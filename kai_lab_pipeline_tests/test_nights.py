@@ -1,0 +1,173 @@
+"""Nights without clusters: what is due, what is kept, and what a damaged store, a clock or a lost lookup does to it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kai_lab_pipeline.automation.partitions import keep_sets, retired, sets_found, waiting
+from kai_lab_pipeline.clients.discovery import Lookup
+from kai_lab_pipeline.lab.due import Reason
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.spec import CLAIMS
+from kai_lab_pipeline.lab.verdict import Boundary, Verdict
+from kai_lab_pipeline.lab.verdict_record import ClaimVerdict, VerdictRecord
+from kai_lab_pipeline.lab.version_sets import Lane, version_set
+from kai_lab_pipeline.lab.versions import classify
+from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.workbench.candidates import candidate_settings, write_matrix_now
+from kai_lab_pipeline.workbench.nights import Nights, StoredSet
+from kai_lab_pipeline.workbench.state import now
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    shutil.copy(PROJECT / "lab.toml", tmp_path)
+    return load_settings(tmp_path, environ={})
+
+
+def found(settings: Settings, **tags: list[str]) -> dict[str, Lookup]:
+    """Lookups as the registries would give them; a component that is not named has nothing but its pinned version."""
+    lookups = {}
+    for component, chart in settings.charts.by_component().items():
+        seen = [chart.version, *tags.get(component, [])]
+        versions = classify(component, seen, chart.version)
+        lookups[component] = Lookup(
+            component, chart.version, chart.chart, versions, digests={tag: f"sha256:{tag}" for tag in seen}
+        )
+    return lookups
+
+
+def record(stored: StoredSet, verdict: Verdict = Verdict.HELD, *, infrastructure: str = "") -> VerdictRecord:
+    return VerdictRecord(
+        key=stored.version_set.key,
+        versions=stored.version_set.versions,
+        lane=stored.version_set.lane,
+        backend="rehearsal",
+        at=now(),
+        run_id="run",
+        claims={claim.id: ClaimVerdict(verdict) for claim in CLAIMS} if not infrastructure else {},
+        boundary=Boundary.EXPECTED,
+        infrastructure=infrastructure,
+        digests=stored.digests,
+    )
+
+
+def test_a_new_version_gives_a_set_in_each_lane_and_the_pinned_set_is_the_baseline(settings: Settings) -> None:
+    nights = Nights(settings)
+    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=["v0.18.2"])))
+    due = waiting(settings, nights)
+    assert [one.version_set.moved for one in due] == [(), ("kai_scheduler",), ("kai_scheduler",)]
+    assert [one.version_set.lane for one in due[1:]] == [Lane.FRESH, Lane.UPGRADE]
+    assert all(one.reason is Reason.NEW for one in due)
+
+
+def test_what_has_its_verdict_is_not_due_and_what_was_lost_or_pushed_again_is(settings: Settings) -> None:
+    nights = Nights(settings)
+    sets = sets_found(settings, found(settings, kai_scheduler=["v0.18.2"]))
+    keep_sets(nights, sets)
+    waiting(settings, nights)
+    for stored in nights.sets().values():
+        nights.add_record(record(stored))
+    assert waiting(settings, nights) == []
+    pushed = [replace(stored, digests={**stored.digests, "kai_scheduler": "sha256:other"}) for stored in sets]
+    keep_sets(nights, pushed)
+    again = waiting(settings, nights)
+    assert [one.version_set.key for one in again] == [stored.version_set.key for stored in pushed]
+    assert {one.reason for one in again} == {Reason.REPUSHED}
+    for stored in pushed:
+        nights.add_record(record(stored))
+    assert waiting(settings, nights) == []
+    lost = StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})
+    nights.save(lost)
+    nights.add_record(record(lost, infrastructure="the registry did not answer"))
+    assert [one.reason for one in waiting(settings, nights)] == [Reason.LOST]
+
+
+def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
+    nights = Nights(settings)
+    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=[f"v0.18.{n}" for n in range(30)])))
+    assert len(waiting(settings, nights)) == settings.nightly.cap
+
+
+def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:
+    nights = Nights(settings)
+    sets = sets_found(settings, found(settings, kai_scheduler=["v0.18.2"], nvml_mock=["0.4.0"]))
+    keep_sets(nights, sets)
+    assert retired(settings, nights) == []
+    old = sets[0]
+    nights.add_record(replace(record(old), at=now() - timedelta(days=settings.nightly.keep_days + 1)))
+    assert retired(settings, nights) == [old.version_set.key]
+    moved = settings.charts.model_copy(
+        update={
+            "kai_scheduler": settings.charts.kai_scheduler.model_copy(update={"version": "v0.18.2"}),
+            "nvml_mock": settings.charts.nvml_mock.model_copy(update={"version": "0.4.0"}),
+        }
+    )
+    newest = [one.version_set.key for one in sets if len(one.version_set.moved) == 2]
+    gone = retired(settings.model_copy(update={"charts": moved}), nights)
+    assert set(newest) <= set(gone)
+
+
+def test_a_candidate_has_its_versions_and_a_cluster_of_its_own(settings: Settings) -> None:
+    stored = StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {"nvml_mock": "/charts/mock"}, {})
+    candidate = candidate_settings(settings, stored)
+    assert candidate.lab.name == stored.version_set.key != settings.lab.name
+    assert candidate.charts.nvml_mock.version == "0.4.0"
+    assert candidate.charts.nvml_mock.chart == "/charts/mock"
+    assert candidate.image.nvml_mock.git_ref == "v0.4.0"
+    assert candidate.charts.kai_scheduler == settings.charts.kai_scheduler
+
+
+def test_candidates_refuse_a_cluster_that_is_not_theirs(settings: Settings) -> None:
+    on_context = settings.model_copy(update={"lab": settings.lab.model_copy(update={"backend": "context"})})
+    stored = StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})
+    with pytest.raises(WrongUse, match="needs a cluster of its own"):
+        candidate_settings(on_context, stored)
+
+
+def test_half_a_line_of_a_killed_writer_loses_nothing_else(settings: Settings) -> None:
+    nights = Nights(settings)
+    stored = StoredSet(version_set(settings.version_set(), {"kai_scheduler": "v0.18.2"}), {}, {})
+    nights.add_record(record(stored))
+    with open(nights.folder / "verdicts.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"key": "half')
+    nights.add_record(record(stored, Verdict.BROKEN))
+    assert [r.claims[1].verdict for r in nights.records()] == [Verdict.HELD, Verdict.BROKEN]
+
+
+def test_a_version_set_that_nobody_stored_or_that_is_damaged_is_named(settings: Settings) -> None:
+    nights = Nights(settings)
+    with pytest.raises(WrongUse, match="No version set is stored for partition 'kai-x'"):
+        nights.load("kai-x")
+    stored = StoredSet(version_set(settings.version_set(), {"kai_scheduler": "v0.18.2"}), {}, {})
+    nights.save(stored)
+    (nights.folder / "version_sets" / f"{stored.version_set.key}.json").write_text("{")
+    with pytest.raises(LabError, match="cannot be read"):
+        nights.load(stored.version_set.key)
+    assert nights.sets() == {}
+
+
+def test_the_matrix_attributes_a_regression_to_the_component_that_moved(settings: Settings) -> None:
+    nights = Nights(settings)
+    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=["v0.18.2"])))
+    keys = [one.version_set.key for one in waiting(settings, nights)]
+    verdicts: Mapping[str, Verdict] = {keys[0]: Verdict.HELD, keys[1]: Verdict.BROKEN, keys[2]: Verdict.BROKEN}
+    for _ in range(2):
+        for key in keys:
+            nights.add_record(record(nights.load(key), verdicts[key]))
+    matrix, _, files = write_matrix_now(settings)
+    regressions = matrix.regressions()
+    assert {one.cell.blamed for one in regressions} == {("kai_scheduler",)}
+    assert "v0.18.2" in files.markdown.read_text(encoding="utf-8")
+    assert matrix.exit_code() == 1
+    told = regressions[0].id
+    nights.tell(told)
+    assert told in nights.told()
