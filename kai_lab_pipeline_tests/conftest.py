@@ -11,6 +11,7 @@ from kai_lab_pipeline.rehearsal import process
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kubectl: runs the kubectl command")
+    config.addinivalue_line("markers", "ui: drives the Dagster UI in a headless Chromium")
 
 
 @pytest.fixture(scope="session")

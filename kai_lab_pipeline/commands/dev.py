@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 
@@ -32,6 +33,8 @@ def dev_command(port: int) -> int:
     os.environ["KAI_LAB_PORT"] = str(port)
     console().print(f'The lab\'s graph, with one-click "Materialize all": [bold]http://127.0.0.1:{port}{GROUP_PAGE}[/]')
     sys.stdout.flush()
+    # A shell's background job ignores SIGINT, by which Dagster stops the processes it started: they would never end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(settings.root)
     command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     os.execv(sys.executable, command)
