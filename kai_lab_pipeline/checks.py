@@ -16,10 +16,11 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, failure, lab_of, passes
 from kai_lab_pipeline.backends.doctor import Level, examine
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
+from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
-from kai_lab_pipeline.workbench.diagnosing import cause_of, diagnose_asset, in_words
+from kai_lab_pipeline.workbench.diagnosing import diagnose_asset
 from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
 

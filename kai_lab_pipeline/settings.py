@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from kai_lab_pipeline.lab.scenarios import SCENARIOS
 from kai_lab_pipeline.lab.spec import CHECKS, Expectations
 from kai_lab_pipeline.lab.verdict import Excuse
 
@@ -327,10 +328,33 @@ def load_settings(
         if value is not None:
             _put(data, path, value)
             origin[path] = f"--{path[-1].replace('_', '-')}"
+    _rehearse(data, origin.get(("rehearsal", "scenario"), str(file)))
     try:
         return Settings.model_validate(data | {"root": root})
     except ValidationError as error:
         raise SettingsError(_explain(error, file, origin)) from error
+
+
+def _rehearse(data: dict[str, Any], where: str) -> None:
+    """Put what the chosen scenario breaks over all other settings; faults set by hand stay. Raises SettingsError."""
+    section = data.get("rehearsal")
+    name = section.get("scenario") if isinstance(section, dict) else None
+    if not name or not isinstance(section, dict):
+        return
+    scenario = SCENARIOS.get(str(name))
+    if scenario is None:
+        raise SettingsError(f"{where}: no scenario is named {_shown(name)}. Choose from: {', '.join(SCENARIOS)}.")
+    lab = data.get("lab")
+    backend = lab.get("backend", "rehearsal") if isinstance(lab, dict) else "rehearsal"
+    if backend != "rehearsal":
+        raise SettingsError(
+            f"{where}: scenario {name} can only be rehearsed, and this lab's backend is {_shown(backend)}. "
+            "Leave the scenario out, or choose backend 'rehearsal'."
+        )
+    for path, value in scenario.settings.items():
+        _put(data, path, value)
+    own = section.get("faults")
+    section["faults"] = {**scenario.faults, **(own if isinstance(own, dict) else {})}
 
 
 def _from_environment(variable: str, value: str) -> Any:

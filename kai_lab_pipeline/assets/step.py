@@ -13,11 +13,15 @@ import dagster as dg
 from kai_lab_pipeline.assets.group import Group, digest
 from kai_lab_pipeline.assets.versions import LAB, carried_versions
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.lab.diagnosis import Diagnosis
+from kai_lab_pipeline.lab.diagnosis.words import SHOWN, in_words
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.evidence import Observation
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
 from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings
+from kai_lab_pipeline.workbench.diagnosing import GATHER_S, diagnose_asset, within
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.settle import Settled
@@ -35,9 +39,11 @@ class LabResource(dg.ConfigurableResource[Any]):
     """Opens the lab of a run. It has no state of its own: what a run needs is read from the project and the cluster."""
 
     project: str
+    scenario: str | None = None
+    """A scenario to rehearse in this run (see `kai-lab scenarios`), in place of the project's."""
 
     def settings(self) -> Settings:
-        return load_settings(Path(self.project))
+        return load_settings(Path(self.project), overrides={("rehearsal", "scenario"): self.scenario})
 
 
 @dataclass
@@ -169,14 +175,12 @@ def _run(
         skipped = lab.skipped.get(asset) if asset != "cluster" else None
         result = body(step) if skipped is None else step.skip(skipped)
     except LabError as error:
-        if not (group.goes_on and error.infrastructure):
-            # What infrastructure kept from being done must stay "not evaluated": absence would read as broken.
-            step.metadata.update(_keep_what_is_there(lab, asset))
+        diagnosis = _looked_into(step, error)
         step.metadata["backend"] = lab.backend.name
         lab.record_step(asset, seconds=step.seconds, error=error)
         if not group.goes_on:
-            raise failure(error, step.metadata) from None
-        context.log.error(error.text())
+            raise failure(error, step.metadata, diagnosis) from None
+        context.log.error(failure_text(error, diagnosis, step.metadata))
         return dg.MaterializeResult(metadata={**step.metadata, "could not be done": error.text()})
     lab.record_step(asset, seconds=step.seconds)
     return result
@@ -197,21 +201,52 @@ def _files_told() -> Iterator[None]:
         raise failure(told) from None
 
 
-def _keep_what_is_there(lab: Lab, asset: str) -> dict[str, Any]:
-    """Evidence of a step that failed; gathering it never hides the first error."""
-    if asset not in CHECKS:
+def _looked_into(step: Step, error: LabError) -> Diagnosis:
+    """Why a step could not be done, from its error and from what is there; never hides the error, never takes long."""
+    lab, asset = step.lab, step.asset
+
+    def look() -> Observation:
+        with lab.observer() as observer:
+            return observer.observe(asset)
+
+    # What infrastructure kept from being done must stay "not evaluated": its absence would read as broken.
+    seen = within(GATHER_S, look) if asset in CHECKS and not error.infrastructure else None
+    if seen is not None:
+        with suppress(LabError, OSError):
+            step.metadata["evidence"] = dg.MetadataValue.path(str(lab.keep(asset, seen)))
+    diagnosis = diagnose_asset(lab, asset, [error.text()])
+    step.metadata.update(diagnosis_metadata(diagnosis))
+    return diagnosis
+
+
+def diagnosis_metadata(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The causes with their remedies, as the UI shows them; empty where none is known."""
+    if not diagnosis.causes:
         return {}
-    with suppress(LabError), lab.observer() as observer:
-        folder = lab.keep(asset, observer.observe(asset))
-        return {"evidence": dg.MetadataValue.path(str(folder))}
-    return {}
+    parts = []
+    for cause in diagnosis.causes[:SHOWN]:
+        steps = "".join(f"\n- `{step}`" for step in cause.remedy)
+        lines = "".join(f"\n> {line}\n" for line in cause.evidence)
+        parts.append(f"**{cause.cause}**\n{steps}\n{lines}\n{cause.known_issue}")
+    return {"diagnosis": dg.MetadataValue.md("\n\n".join(parts))}
 
 
-def failure(error: LabError | SettingsError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    """An error as Dagster shows it: the sentence first, no stack trace, no second attempt."""
+def failure_text(error: LabError, diagnosis: Diagnosis, metadata: Mapping[str, Any]) -> str:
+    """A failure for a person: the diagnosis first, then the error with what was last seen, then the evidence."""
+    kept = metadata.get("evidence")
+    lines = [*in_words(diagnosis.causes), error.text()]
+    if kept is not None:
+        lines.append(f"Evidence: {kept.value}")
+    return "\n".join(lines)
+
+
+def failure(
+    error: LabError | SettingsError, metadata: Mapping[str, Any] | None = None, diagnosis: Diagnosis | None = None
+) -> dg.Failure:
+    """An error as Dagster shows it: what is known of it first, no stack trace, no second attempt."""
     known = error if isinstance(error, LabError) else WrongUse(str(error))
     return dg.Failure(
-        description=known.text(),
+        description=failure_text(known, diagnosis or Diagnosis(), metadata or {}),
         metadata={**(metadata or {}), "exit_code": known.exit_code, "transient": known.transient},
         allow_retries=False,
     )

@@ -14,7 +14,7 @@ from typing import Any
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline.rehearsal import helm, process
+from kai_lab_pipeline.rehearsal import helm, process, state
 from kai_lab_pipeline.rehearsal.client import ApiError as ClientError
 from kai_lab_pipeline.rehearsal.components.faults import Faults
 from kai_lab_pipeline.rehearsal.profiles import UnknownVersion
@@ -77,6 +77,7 @@ class RehearsalBackend:
             "name": self._settings.lab.name,
             "time_scale": self.time_scale,
             "crossing": self._settings.boundary.crossing,
+            "scenario": self._settings.rehearsal.scenario or None,
             "faults": self._faults(),
             "profile": {
                 "name": profile.name,
@@ -90,6 +91,11 @@ class RehearsalBackend:
         return dict(self._settings.rehearsal.faults)
 
     def ensure_cluster(self, log: Log) -> ClusterFacts:
+        wanted, there = self._settings.rehearsal.scenario or None, self._living_scenario()
+        if self.cluster_exists() and wanted != there:
+            # What one scenario left behind must not be taken for a fault of the next.
+            log(f"the lab is made anew: it rehearsed {there or 'no scenario'}, and now {wanted or 'no scenario'}")
+            self.remove_cluster(log)
         handle = self._ensure()
         cluster = self.connect()
         incarnation = cluster.incarnation()
@@ -106,7 +112,21 @@ class RehearsalBackend:
         handle = self._handle()
         return Cluster(handle.kubeconfig, f"kai-lab-rehearsal-{self._settings.lab.name}")
 
+    def _living_options(self) -> Mapping[str, Any]:
+        """What the lab's server was last started with; empty where there is none."""
+        return state.read_json(self._folder / state.OPTIONS) or {}
+
+    def _living_scenario(self) -> str | None:
+        return self._living_options().get("scenario")
+
     def _handle(self) -> process.ServerHandle:
+        wanted, there = self._settings.rehearsal.scenario, self._living_scenario()
+        if wanted and wanted != there and self.cluster_exists():
+            raise WrongUse(
+                f"This lab rehearses {there or 'no scenario'}, and scenario {wanted} is asked for",
+                where=str(self._folder),
+                next_step=f"Begin with the cluster, which is made anew for it: kai-lab run --scenario {wanted}.",
+            )
         handle = process.find(self._folder)
         if handle is not None:
             return handle
@@ -117,14 +137,14 @@ class RehearsalBackend:
                 next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run'.",
             )
         # The server stopped (idle, killed, rebooted) and left its state: it goes on where it was.
-        return self._ensure()
+        return self._ensure(self._living_options())
 
-    def _ensure(self) -> process.ServerHandle:
+    def _ensure(self, options: Mapping[str, Any] | None = None) -> process.ServerHandle:
         with _told():
             return process.ensure(
                 self._folder,
                 name=self._settings.lab.name,
-                options=self._options(),
+                options=options or self._options(),
                 idle_stop_s=self._settings.rehearsal.idle_stop_s,
             )
 

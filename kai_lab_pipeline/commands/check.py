@@ -10,6 +10,7 @@ from kai_lab_pipeline.commands.common import console, dagster_instance, settings
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.diagnosing import diagnose_run
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
 
@@ -26,13 +27,15 @@ def check_command(names: Sequence[str], *, as_json: bool) -> int:
     lab = _execute(settings, wanted)
     try:
         assets = list(dict.fromkeys(name.partition(".")[0] for name in wanted))
-        judgement = lab.judge(lab.of_this_run(lab.newest_evidence(), assets), only=wanted)
+        seen = lab.of_this_run(lab.newest_evidence(), assets)
+        judgement = lab.judge(seen, only=wanted)
+        diagnosis = diagnose_run(lab, seen, judgement)
     finally:
         lab.release()
     if as_json:
         print(json.dumps(judgement.to_json(), indent=1))
     else:
-        print_claims(console(), judgement)
+        print_claims(console(), judgement, diagnosis)
     return judgement.exit_code()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
+from kai_lab_pipeline.lab.diagnosis.words import in_words
 from kai_lab_pipeline.lab.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ _STYLE = {
 }
 
 
-def print_claims(console: Console, judgement: Judgement) -> None:
-    """Print claims with their verdicts, then every check that did not hold with both sides of the comparison."""
+def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | None = None) -> None:
+    """Print claims with their verdicts, what is known of why, then every check that did not hold with both sides."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -35,17 +37,34 @@ def print_claims(console: Console, judgement: Judgement) -> None:
             str(claim.id), escape(claim.statement), f"[{style}]{claim.verdict}[/]", f"{good}/{len(claim.checks)}"
         )
     console.print(table)
+    print_causes(console, diagnosis)
+    blocked: dict[str, list[str]] = {}
     for check in judgement.checks:
         if check.verdict is Verdict.HELD:
             continue
         style = _STYLE[check.verdict]
         finding = check.finding
+        if finding.observed.startswith("blocked by "):
+            blocked.setdefault(finding.observed, []).append(check.name)
+            continue
         console.print(f"[{style}]{check.verdict}[/] {check.name}: {escape(finding.message)}", soft_wrap=True)
         if check.verdict is not Verdict.NOT_REACHABLE:
             console.print(f"    expected {escape(finding.expected)}", soft_wrap=True)
             console.print(f"    observed {escape(finding.observed)}", soft_wrap=True)
         if check.excused is not None:
             console.print(f"    excused until {check.excused.until}: {escape(check.excused.reason)}")
+    for reason, names in blocked.items():
+        style = _STYLE[Verdict.NOT_EVALUATED]
+        console.print(f"[{style}]{Verdict.NOT_EVALUATED}[/] {escape(reason)}: {', '.join(names)}", soft_wrap=True)
     counts = judgement.counts()
     said = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items() if count)
     console.print(f"Claims: {said}. Boundary: [bold]{judgement.boundary}[/].")
+
+
+def print_causes(console: Console, diagnosis: Diagnosis | None) -> None:
+    """Print what is known of why something is not held, best first; nothing where nothing is known."""
+    from rich.markup import escape
+
+    for line in in_words(diagnosis.causes if diagnosis else ()):
+        told = f"[bold]{escape(line)}[/]" if line.startswith("Cause: ") else f"  {escape(line)}"
+        console.print(told, soft_wrap=True)

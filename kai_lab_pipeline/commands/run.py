@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kai_lab_pipeline.backends import make_backend
-from kai_lab_pipeline.commands.claims_table import print_claims
+from kai_lab_pipeline.commands.claims_table import print_causes, print_claims
 from kai_lab_pipeline.commands.common import (
     BROKEN,
     INFRASTRUCTURE,
@@ -19,11 +19,13 @@ from kai_lab_pipeline.commands.common import (
     settings_with,
 )
 from kai_lab_pipeline.commands.unfinished import PROCESS_TAG, close_unfinished, process_tag
+from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import check_manifests
+from kai_lab_pipeline.workbench.diagnosing import diagnose_run
 from kai_lab_pipeline.workbench.lab import Lab, descendants
 from kai_lab_pipeline.workbench.reporting import report_lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
@@ -49,15 +51,16 @@ def run_command(
     run_id, success, step_error = _execute(settings, assets, out)
     lab = Lab(settings, run_id, lambda _: None)
     try:
-        judgement, made = _judged(lab, assets, partial=bool(select))
+        judgement, diagnosis, made = _judged(lab, assets, partial=bool(select))
     finally:
         lab.release()
     if report_dir is not None and made is not None:
         _copy_report(made, report_dir)
     if as_json:
         print(json.dumps(judgement.to_json(), indent=1))
+        print_causes(out, diagnosis)
     else:
-        print_claims(out, judgement)
+        print_claims(out, judgement, diagnosis)
     _tell_report(out, lab, made, report_dir)
     return _exit_code(judgement, success=success, step_error=step_error)
 
@@ -116,18 +119,20 @@ def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, 
         return run_id, success, follower.first_error
 
 
-def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Path | None]:
-    """Judge the assets of this run; a run that ended before its report gets one from the evidence there is."""
+def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Diagnosis, Path | None]:
+    """Judge and diagnose this run's assets; a run that ended before its report gets one from the evidence there is."""
     only = [f"{asset}.{check.name}" for asset in assets for check in CHECKS.get(asset, ())]
     evidence = lab.newest_evidence()
-    judgement = lab.judge(lab.of_this_run(evidence, assets), only=only)
+    seen = lab.of_this_run(evidence, assets)
+    judgement = lab.judge(seen, only=only)
+    diagnosis = diagnose_run(lab, seen, judgement)
     made = lab.state.reports / lab.run_id
     if (made / "report.html").is_file():
-        return judgement, made
+        return judgement, diagnosis, made
     if partial and "boundary_report" not in assets:
-        return judgement, None
+        return judgement, diagnosis, None
     report_lab(lab)
-    return judgement, made
+    return judgement, diagnosis, made
 
 
 def _exit_code(judgement: Judgement, *, success: bool, step_error: LabError | None) -> int:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline.lab.verdict import Judgement
-from kai_lab_pipeline.report import AssetRun, ClusterAccess, ReportContext, ReportFiles, build_report, write_report
+from kai_lab_pipeline.report import (
+    AssetRun,
+    Cause,
+    ClusterAccess,
+    ReportContext,
+    ReportFiles,
+    build_report,
+    write_report,
+)
 from kai_lab_pipeline.report.model import Report
+from kai_lab_pipeline.workbench.diagnosing import diagnose_run
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import now
 
@@ -22,6 +32,8 @@ class Reported:
     files: ReportFiles
     judgement: Judgement
     evidence: Evidence
+    diagnosis: Diagnosis
+    """Empty where all is well."""
 
 
 def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
@@ -34,6 +46,7 @@ def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
     if lab.candidate is not None:
         evidence = lab.of_this_run(evidence, ASSETS)  # each attempt at a version set stands for itself
     judgement = lab.judge(evidence)
+    diagnosis = diagnose_run(lab, evidence, judgement)
     steps = lab.steps()
     failed = [f"The step {name} of this run failed: {step['error']}" for name, step in steps.items() if step["error"]]
     runs = {asset: AssetRun(seen.run_id, seen.observed_at) for asset, seen in evidence.observations.items()}
@@ -43,6 +56,7 @@ def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
         runs=runs,
         durations={name: float(step["seconds"]) for name, step in steps.items()},
         notes=(*notes, *failed),
+        causes=tuple(Cause(c.cause, c.remedy, c.evidence, c.transient) for c in diagnosis.causes),
         access=ClusterAccess(kubeconfig=str(lab.backend.kubeconfig_hint())),
         evidence_folder=f"../../evidence/{lab.run_id}",
     )
@@ -51,4 +65,4 @@ def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
     # The folder that always holds the newest report lies one level higher: its links differ.
     newest = replace(context, evidence_folder=f"../evidence/{lab.run_id}")
     write_report(build_report(judgement, evidence, newest, lab.expectations), lab.state.latest_report)
-    return Reported(report, files, judgement, evidence)
+    return Reported(report, files, judgement, evidence, diagnosis)

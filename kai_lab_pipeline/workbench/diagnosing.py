@@ -1,0 +1,70 @@
+"""What went wrong in a run, why, and what to do: the diagnosis of its evidence and of its steps' errors.
+
+Looking for causes comes after something failed, so it must never fail itself, hide the first error, or take long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
+from kai_lab_pipeline.lab.evidence import Evidence
+from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
+from kai_lab_pipeline.lab.verdict import Judgement, Verdict
+from kai_lab_pipeline.workbench.lab import Lab, ancestors
+
+GATHER_S = 15.0
+"""Longest time that looking at a cluster takes after a step failed, seconds."""
+DIAGNOSE_S = 5.0
+"""Longest time that the search for causes takes after that, seconds."""
+_WELL = (Verdict.HELD, Verdict.NOT_REACHABLE)
+
+T = TypeVar("T")
+
+
+def within(seconds: float, gather: Callable[[], T]) -> T | None:
+    """What `gather` gives; None where it fails, or is not done after so many seconds and is left to itself."""
+    given: list[T] = []
+
+    def work() -> None:
+        with suppress(Exception):  # the first error is being told, and no second one may take its place
+            given.append(gather())
+
+    thread = threading.Thread(target=work, name="gather", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return given[0] if given else None
+
+
+def all_is_well(judgement: Judgement) -> bool:
+    return all(check.verdict in _WELL for check in judgement.checks)
+
+
+def diagnose_run(lab: Lab, evidence: Evidence, judgement: Judgement) -> Diagnosis:
+    """What kept these checks from being held, from evidence and from the steps of this run that could not be done.
+
+    Empty where all is well.
+    """
+    errors = [str(step["error"]) for step in lab.steps().values() if step["error"]]
+    if not errors and all_is_well(judgement):
+        return Diagnosis()
+    return _diagnosed(lab, evidence, errors)
+
+
+def diagnose_asset(lab: Lab, asset: str, errors: Iterable[str] = ()) -> Diagnosis:
+    """Why an asset is not as expected, or could not be made: from what this run saw of it and of what it stands on."""
+
+    def seen() -> Evidence:
+        captured = [name for name in UPSTREAM if name in CHECKS and name in (*ancestors(asset), asset)]
+        found = {name: lab.seen_in_this_run(name) for name in captured}
+        return lab.evidence_of({name: observation for name, observation in found.items() if observation is not None})
+
+    evidence = within(DIAGNOSE_S, seen)
+    return Diagnosis() if evidence is None else _diagnosed(lab, evidence, errors)
+
+
+def _diagnosed(lab: Lab, evidence: Evidence, errors: Iterable[str]) -> Diagnosis:
+    return within(DIAGNOSE_S, lambda: diagnose_evidence(evidence, lab.expectations, errors)) or Diagnosis()
