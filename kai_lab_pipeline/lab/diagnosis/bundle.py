@@ -52,7 +52,8 @@ def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[F
     texts = _logs(evidence, unwell)
     if evidence.crossing:
         facts += _crossing_facts(evidence.crossing, facts, texts)
-    return [_as_reservation(fact) for fact in _without_settled(facts, newest.get("events", ()), unwell)], texts
+    settled = _without_settled(facts, newest.get("events", ()), unwell)
+    return [_as_reservation(fact) for fact in settled if not _reservation_retries(fact)], texts
 
 
 def _newest(evidence: Evidence) -> dict[str, tuple[K8sObject, ...]]:
@@ -172,3 +173,12 @@ def _as_reservation(fact: Fact) -> Fact:
     """The same fact, told apart where it is about a reservation pod: what stops one is a fault of its own."""
     reserved = fact.kind == "container" and fact.names.get("namespace") == RESERVATION_NAMESPACE
     return replace(fact, kind="reservation") if reserved else fact
+
+
+def _reservation_retries(fact: Fact) -> bool:
+    """Whether it only says that a reservation pod is tried again: its state and log say why, and stand beside it."""
+    return (
+        fact.kind == "event"
+        and fact.attributes.get("reason") == "BackOff"
+        and fact.names.get("namespace") == RESERVATION_NAMESPACE
+    )

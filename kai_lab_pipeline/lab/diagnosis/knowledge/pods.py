@@ -85,6 +85,16 @@ FAULTS: tuple[Fault, ...] = (
             ),
         ),
         explains=("pod.error-exit", "pod.unready"),
+        explains_all=(
+            "gpu.mock-pods",
+            "isolator.not-announced",
+            "isolator.not-injected",
+            "isolator.pods",
+            "kai.components-missing",
+            "kai.queue-webhook-check",
+            "kai.queue-webhook-down",
+            "workload.not-ready",
+        ),
         defaults={**_DEFAULTS, "container": ""},
     ),
     Fault(
