@@ -15,16 +15,20 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.automation.nightly import candidate_job, new_chart_versions_sensor, nightly_schedule
 from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.workbench.nights import Nights
-from kai_lab_pipeline_tests.lab_project import LabProject, Said
-from kai_lab_pipeline_tests.lab_project import project as lab_project
+from kai_lab_pipeline.workbench.state import now
+from kai_lab_pipeline_tests.lab_project import LabProject, Said, make_project
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProject]:
-    with lab_project(tmp_path_factory.mktemp("nights")) as made:
-        yield made
+    made = make_project(tmp_path_factory.mktemp("nights"))
+    yield made
+    said = made.run("down", "--all")
+    assert said.code == 0, said.text
+    left = [path.name for path in made.settings.state_root.iterdir()]
+    assert left == ["_nightly"], "only the history of the nights may outlive their labs"
 
 
 def test_a_night_finds_the_planted_regression_and_leaves_no_cluster(project: LabProject) -> None:
@@ -94,7 +98,7 @@ def test_the_schedule_runs_what_has_no_verdict_yet(project: LabProject) -> None:
     schedule = nightly_schedule(project.settings, candidate_job(candidate))
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_schedule_context(instance=instance)
+        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=now())
         requests = schedule(context)
         assert isinstance(requests, list)
         keys = {request.partition_key for request in requests}
