@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kai_lab_pipeline.rehearsal import helm
+from kai_lab_pipeline.rehearsal import helm, releases
 from kai_lab_pipeline_tests.rehearsal_lab import KAI, Lab, running
 
 pytestmark = pytest.mark.xdist_group("helm-sim")
@@ -124,3 +124,26 @@ def test_a_registry_that_does_not_give_the_chart(tmp_path: Path, fault: dict[str
             lab.mock()
         assert text in str(caught.value)
         assert rows(lab, "nvml-mock") == []
+
+
+def test_a_killed_first_installation_is_healed_by_taking_it_away(tmp_path: Path) -> None:
+    with running(tmp_path, faults={"helm_pending": True}) as lab:
+        lab.cluster()
+        with pytest.raises(helm.HelmError, match="another operation"):
+            lab.kai()
+        assert rows(lab, "kai-scheduler") == [("1", "pending-install")]
+        name = {"release": "kai-scheduler", "namespace": "kai-scheduler"}
+        assert helm.heal(lab.url, lab.token, **name) == "pending-install"
+        assert rows(lab, "kai-scheduler") == []
+        assert helm.heal(lab.url, lab.token, **name) == ""
+
+
+def test_a_killed_upgrade_is_healed_by_going_back_one_revision(lab: Lab) -> None:
+    lab.kai()
+    before = rows(lab, "kai-scheduler")
+    newest = releases.newest(lab.api, "kai-scheduler", "kai-scheduler")
+    assert newest is not None
+    releases.store(lab.api, {**newest, "revision": newest["revision"] + 1, "status": "pending-upgrade"})
+    assert rows(lab, "kai-scheduler")[0][1] == "pending-upgrade"
+    found = helm.heal(lab.url, lab.token, release="kai-scheduler", namespace="kai-scheduler")
+    assert (found, rows(lab, "kai-scheduler")) == ("pending-upgrade", before)

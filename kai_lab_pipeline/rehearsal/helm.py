@@ -33,6 +33,7 @@ __all__ = [
     "HelmError",
     "UnknownVersion",
     "deployed",
+    "heal",
     "install_or_upgrade",
     "list_releases",
     "provide_image",
@@ -98,6 +99,23 @@ def uninstall(url: str, token: str, *, release: str, namespace: str, time_scale:
             _remove_operands(api, namespace)
         releases.forget(api, namespace, release)
         return sorted(kept)
+
+
+def heal(url: str, token: str, *, release: str, namespace: str) -> str:
+    """Brings a release that a killed helm left pending into a state that can be upgraded; what was found, or ''.
+
+    As a person does it: a first installation is uninstalled, an upgrade is taken back to the revision before it.
+    """
+    with SyncApi(url, token) as api:
+        newest = releases.newest(api, namespace, release)
+        status = "" if newest is None else str(newest["status"])
+        if newest is None or status not in (*releases.PENDING, "uninstalling"):
+            return ""
+        if newest["revision"] > 1 and status in ("pending-upgrade", "pending-rollback"):
+            releases.drop(api, newest)
+            return status
+    uninstall(url, token, release=release, namespace=namespace)
+    return status
 
 
 def list_releases(url: str, token: str) -> list[dict[str, str]]:

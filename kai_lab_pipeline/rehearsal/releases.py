@@ -58,7 +58,12 @@ def update(api: SyncApi, record: Mapping[str, Any]) -> None:
 def forget(api: SyncApi, namespace: str, release: str) -> None:
     """Removes every revision."""
     for record in revisions(api, namespace, release):
-        api.send(delete_request(RESOURCES["secrets"], namespace, _name(record)))
+        drop(api, record)
+
+
+def drop(api: SyncApi, record: Mapping[str, Any]) -> None:
+    """Removes one revision."""
+    api.send(delete_request(RESOURCES["secrets"], record["namespace"], _name(record)))
 
 
 def row(record: Mapping[str, Any]) -> dict[str, str]:
