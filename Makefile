@@ -27,6 +27,13 @@ lint: $(VENV)/.dev  ## ruff, mypy and the import layers
 bench: $(VENV)/.dev  ## the numbers of docs/architecture.md, measured on this machine
 	@$(BIN)/python -m kai_lab_pipeline_tests.bench
 
+KILLS ?= 25
+soak: $(VENV)/.dev  ## kill runs at random points (KILLS=25 of them): the next run must make up for each
+	@$(BIN)/python -m kai_lab_pipeline_tests.soak $(KILLS)
+
+conformance: $(VENV)/.dev  ## the API suite and the graph on a real API server as well (needs Go, see conformance/)
+	@$(BIN)/python -m kai_lab_pipeline_tests.conformance
+
 clean:  ## end the lab and remove everything that was made here
 	@if [ -x $(BIN)/kai-lab ]; then $(BIN)/kai-lab down --all; fi
 	@rm -rf $(VENV) .dagster_home .lab build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -39,7 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.monotonic()
     try:
         programs = binaries(say)
-        code = 0 if options.only == "build" else _run(programs, options.only)
+        if options.only == "build":
+            say(f"built: {', '.join(str(path) for path in vars(programs).values())}")
+            return 0
+        code = _run(programs, options.only)
     except LaneUnavailable as error:
         say(f"{'cannot run' if options.required else 'skipped'}: {error}")
         return 3 if options.required else 0

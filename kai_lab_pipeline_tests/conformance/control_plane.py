@@ -63,6 +63,7 @@ def control_plane(programs: Binaries, folder: Path) -> Iterator[ControlPlane]:
         ]
         store = stack.enter_context(service("etcd", etcd, folder))
         store.wait_ready(lambda: _not_ok(f"{etcd_url}/health"), START_S)
+        _age(etcd_url)
         api_server = [
             str(programs.kube_apiserver),
             f"--etcd-servers={etcd_url}",
@@ -107,6 +108,15 @@ def _not_ok(url: str) -> str | None:
     except httpx.TransportError as error:
         return f"{url}: {error}"
     return None if answer.status_code == 200 else f"{url}: {answer.status_code} {answer.text[-300:]}"
+
+
+def _age(etcd_url: str) -> None:
+    """Give a new etcd a past that is forgotten, as every cluster has one: version 1 is then too old to be read."""
+    entry = {name: base64.b64encode(b"past").decode() for name in ("key", "value")}
+    with httpx.Client(base_url=etcd_url, trust_env=False, timeout=10) as client:
+        for _ in range(3):
+            revision = client.post("/v3/kv/put", json=entry).raise_for_status().json()["header"]["revision"]
+        client.post("/v3/kv/compaction", json={"revision": revision}).raise_for_status()
 
 
 def _no_account(plane: ControlPlane) -> str | None:

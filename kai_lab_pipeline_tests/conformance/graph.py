@@ -27,6 +27,8 @@ NODE = f"{LAB}-control-plane"
 BOUNDARY = "boundary"
 _START_S = 60.0
 _RUN_S = 900.0
+_DOWN, _LEFT_SOMETHING = 0, 3
+"""Exit codes of ``kai-lab down``: KAI's CRDs stay on a cluster that is not the lab's own."""
 
 Verdicts = Mapping[str, str]
 """``asset.check`` -> verdict."""
@@ -77,14 +79,15 @@ def run_graph(project: Path, backend: str, settings: Mapping[str, str], *, tools
     environment |= {"KAI_LAB_PROJECT": str(project), "PYTHONPATH": str(PROJECT), **settings}
     if tools is not None:
         environment["PATH"] = os.pathsep.join((str(tools), environment.get("PATH", os.defpath)))
+    done = _kai_lab(project, environment, "run", "--backend", backend, "--json")
+    down = _kai_lab(project, environment | {"KAI_LAB_BACKEND": backend}, "down")
     try:
-        done = _kai_lab(project, environment, "run", "--backend", backend, "--json")
-        try:
-            return verdicts(json.loads(done.stdout))
-        except ValueError as error:
-            raise GraphFailed(f"kai-lab run --backend {backend} ended with {done.returncode} and no claims") from error
-    finally:
-        _kai_lab(project, environment | {"KAI_LAB_BACKEND": backend}, "down")
+        found = verdicts(json.loads(done.stdout))
+    except ValueError as error:
+        raise GraphFailed(f"kai-lab run --backend {backend} ended with {done.returncode} and no claims") from error
+    if down.returncode not in (_DOWN, _LEFT_SOMETHING):
+        raise GraphFailed(f"kai-lab down ended with {down.returncode}:\n{down.stdout}")
+    return found
 
 
 def _kai_lab(project: Path, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
