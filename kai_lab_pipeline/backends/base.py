@@ -74,6 +74,10 @@ class Backend(Protocol):
         """Where the lab's own kubeconfig is, or will be, for commands that a person copies."""
         ...
 
+    def keep_output(self, folder: Path) -> None:
+        """Keep the whole output of the command lines of a run in this folder."""
+        ...
+
     def skips(self) -> Mapping[str, str]:
         """Assets whose step makes no sense on this cluster, with the reason."""
         ...

@@ -153,6 +153,9 @@ class ContextBackend:
 
     # -- image and releases ------------------------------------------------------------------------------------------
 
+    def keep_output(self, folder: Path) -> None:
+        self.tools.transcripts = folder
+
     def skips(self) -> Mapping[str, str]:
         """Assets that make no sense on this cluster, with the reason."""
         if not self._real_gpus(self.connect()):

@@ -64,6 +64,9 @@ class KindBackend:
     def makes_cluster(self) -> bool:
         return True
 
+    def keep_output(self, folder: Path) -> None:
+        self.tools.transcripts = folder
+
     def skips(self) -> Mapping[str, str]:
         return {}
 

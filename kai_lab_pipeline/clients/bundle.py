@@ -26,6 +26,9 @@ BACKENDS = ("kind", "context", "rehearsal", "recorded")
 FORBIDDEN_RESOURCES = frozenset({"secrets", "secret"})
 """Never read and never written: a bundle is shown to others."""
 
+COMMANDS = "commands"
+"""Folder of what docker, kind and helm printed in the run; for people, no check reads it."""
+
 _HEADER = "bundle.json"
 _HELM = "helm.json"
 _OBSERVED = "observed.json"
@@ -49,7 +52,7 @@ def read_bundle(folder: Path) -> Evidence:
     notes: list[str] = []
     observations = {}
     for path in sorted(_entries(folder, notes)):
-        if not path.is_dir() or path.name.startswith("."):
+        if not path.is_dir() or path.name.startswith(".") or path.name == COMMANDS:
             continue
         if path.name in ASSETS:
             observations[path.name] = _read_observation(path, notes)

@@ -63,6 +63,7 @@ class Lab:
         """Become this lab's one writer. Raises WrongUse when another run is at work on it."""
         self.state.open()
         self._lock().acquire(self.run_id, purpose)
+        self.backend.keep_output(self.bundle_dir / "commands")
 
     def release(self) -> None:
         self._lock().release()
