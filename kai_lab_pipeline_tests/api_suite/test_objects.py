@@ -159,6 +159,32 @@ def test_status_is_written_through_its_subresource_only(api: Api, namespace: str
     assert through["spec"]["replicas"] == 1
 
 
+def test_new_workloads_start_with_the_servers_status(api: Api, namespace: str) -> None:
+    body = deployment("d")
+    path = f"/apis/apps/v1/namespaces/{namespace}"
+    assert api.post(f"{path}/deployments", {**body, "status": {"replicas": 7}}, dryRun="All")["status"] == {}
+    spec = {key: body["spec"][key] for key in ("selector", "template")}
+    made = api.post(f"{path}/daemonsets", {"metadata": {"name": "d"}, "spec": spec}, dryRun="All")
+    counts = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
+    assert made["status"] == dict.fromkeys(counts, 0)
+    assert not [entry for entry in made["metadata"]["managedFields"] if "f:status" in entry["fieldsV1"]]
+
+
+def test_jobs_carry_the_labels_of_their_pods(api: Api, namespace: str) -> None:
+    containers = [{"name": "c", "image": "x"}]
+    template = {"spec": {"restartPolicy": "Never", "containers": containers}}
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    made = api.post(path, {"metadata": {"name": "j"}, "spec": {"template": template}}, dryRun="All")
+    assert made["metadata"]["labels"] == made["spec"]["template"]["metadata"]["labels"]
+    assert made["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == made["metadata"]["uid"]
+
+
+def test_what_is_false_or_null_by_default_is_not_shown(api: Api, unique: str) -> None:
+    body = {"metadata": {"name": unique}, "value": 5, "globalDefault": False, "description": None}
+    made = api.post("/apis/scheduling.k8s.io/v1/priorityclasses", body, dryRun="All")
+    assert made.keys() == {"kind", "apiVersion", "metadata", "value", "preemptionPolicy"}
+
+
 def test_scale(api: Api, namespace: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     api.post(path, deployment("d"))

@@ -155,6 +155,8 @@ def _job(obj: Obj) -> None:
         for key, value in {**labels, **named}.items():
             template.setdefault(key, value)
             template.setdefault(key.removeprefix("batch.kubernetes.io/"), value)
+        if not obj["metadata"].get("labels"):
+            obj["metadata"]["labels"] = dict(template)
 
 
 def _service(obj: Obj) -> None:
@@ -233,7 +235,18 @@ def _node(obj: Obj) -> None:
 
 def _priority_class(obj: Obj) -> None:
     _fill(obj, preemptionPolicy="PreemptLowerPriority")
+    if obj.get("globalDefault") is False:
+        del obj["globalDefault"]  # left out when false
 
+
+_FIRST_STATUS: dict[str, Obj] = {
+    "deployments.apps": {},
+    "jobs.batch": {},
+    "replicasets.apps": {"replicas": 0},
+    "daemonsets.apps": dict.fromkeys(
+        ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"), 0
+    ),
+}
 
 _DEFAULTERS: dict[str, Callable[[Obj], None]] = {
     "pods": _pod,
@@ -259,6 +272,14 @@ def apply_defaults(storage: str, obj: Obj) -> None:
     defaulter = _DEFAULTERS.get(storage)
     if defaulter is not None:
         defaulter(obj)
+
+
+def first_status(storage: str, obj: Obj) -> Obj | None:
+    """The status that the server gives a new object of a built-in kind; None where it gives none."""
+    if storage == "pods":
+        return {"phase": "Pending", "qosClass": qos_class(obj["spec"])}
+    status = _FIRST_STATUS.get(storage)
+    return None if status is None else dict(status)
 
 
 def admit_pod(pod: Obj, priorities: dict[str, Obj]) -> str | None:

@@ -55,7 +55,7 @@ class _Reader:
                 here = f"{path}.{key}".lstrip(".")
                 if key in fields:
                     self.read(value[key], fields[key], here, f"{plain}.{key}".lstrip("."), ref)
-                    if _empty(value[key], fields[key]) and (ref, key) not in _SHOWN_EMPTY:
+                    if (ref, key) not in _SHOWN_EMPTY and _left_out(key, value[key], fields[key]):
                         del value[key]
                 else:
                     del value[key]
@@ -87,9 +87,11 @@ def _scalar(value: Any, ref: str) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and (ref == "number" or value.is_integer()))
 
 
-def _empty(value: Any, ref: str) -> bool:
-    """Whether typed structures leave a field out: maps and lists without content, and null but for times."""
-    return (value is None and ref != "*") or (not value and ref[0] in "[{")
+def _left_out(key: str, value: Any, ref: str) -> bool:
+    """Whether typed structures do not show a field: maps and lists without content, and null but for times."""
+    if value is None:
+        return not key.endswith(("Time", "Timestamp"))
+    return not value and ref[0] in "[{"
 
 
 def read_builtin(group: str, version: str, kind: str, obj: Obj) -> tuple[list[str], str | None]:

@@ -136,13 +136,14 @@ class Service:
         if resource.storage == _CRDS:
             _establish(obj)
         self.admission.validate(resource, obj, None)
-        if resource.storage == "pods":
-            obj["status"] = {"phase": "Pending", "qosClass": defaulting.qos_class(obj["spec"])}
         if not applied:
             version, types = resource.group_version, self.types(resource)
             managed.record_update(
                 None, obj, types=types, manager=options.manager, version=version, subresource="", now=now()
             )
+        status = defaulting.first_status(resource.storage, obj)  # the server's, so nobody's field
+        if status is not None:
+            obj["status"] = status
         existing = self.store.get(resource.storage, (namespace, name))
         if existing is not None:
             gone = bool(existing.obj["metadata"].get("deletionTimestamp")) and resource.plural == "namespaces"
