@@ -98,9 +98,8 @@ def test_a_runtime_class_deleted_by_hand_is_made_again(lab: LivingLab) -> None:
     assert drift.text() == f"RuntimeClass nvidia is not there; {NOT_RECORDED}"
     stopped = lab.remake("whole_gpu_pod")
     assert (stopped.success, stopped.assets) == (False, ())
-    assert stopped.said["whole_gpu_pod"].startswith(
-        "whole_gpu_pod is built on nvidia_runtime_class, and that is not in order: runtime_class_handler is broken"
-    )
+    reason = "whole_gpu_pod is built on nvidia_runtime_class, and that is not in order: runtime_class_handler is broken"
+    assert reason in stopped.said["whole_gpu_pod"]
     ran = lab.remake("nvidia_runtime_class")
     assert ran.said["nvidia_runtime_class"] == "RuntimeClass nvidia created"
     assert drift_of(lab.lab(), "nvidia_runtime_class") == []
