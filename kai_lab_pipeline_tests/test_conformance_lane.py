@@ -11,7 +11,7 @@ import pytest
 
 from kai_lab_pipeline.settings import load_settings
 from kai_lab_pipeline_tests.conformance import __main__ as lane
-from kai_lab_pipeline_tests.conformance import graph, suite, toolchain
+from kai_lab_pipeline_tests.conformance import graph, objects, suite, toolchain
 from kai_lab_pipeline_tests.conformance.registry import CHARTS
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed, service
 
@@ -98,6 +98,16 @@ def test_verdicts_that_differ_are_told() -> None:
     assert graph.differences(ours, theirs) == ["queues.queues_created: held on the rehearsal, broken on kube-apiserver"]
     assert graph.differences(ours, ours) == []
     assert graph.counted(theirs) == "1 broken, boundary expected"
+
+
+def test_fields_that_differ_are_told() -> None:
+    ours = {"spec": {"containers": [{"name": "c", "args": []}], "priority": 0}, "status": {}}
+    theirs = {"spec": {"containers": [{"name": "c"}], "priority": 1}, "status": {}}
+    assert list(objects.differing(ours, theirs)) == [
+        '.spec.containers[0].args: [] on the rehearsal, "(absent)" on kube-apiserver',
+        ".spec.priority: 0 on the rehearsal, 1 on kube-apiserver",
+    ]
+    assert list(objects.differing(ours, ours)) == []
 
 
 def test_every_chart_of_the_lab_has_a_small_one_that_knows_its_values() -> None:

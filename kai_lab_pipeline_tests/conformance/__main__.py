@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from kai_lab_pipeline_tests.conformance import graph, suite
+from kai_lab_pipeline_tests.conformance import graph, objects, suite
 from kai_lab_pipeline_tests.conformance.control_plane import CONTEXT, ControlPlane, control_plane
-from kai_lab_pipeline_tests.conformance.registry import ChartFailed, push_charts, registry
+from kai_lab_pipeline_tests.conformance.registry import ChartFailed, push_charts, registry, rendered_charts
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed
 from kai_lab_pipeline_tests.conformance.toolchain import (
     Binaries,
@@ -34,7 +34,7 @@ def say(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kai_lab_pipeline_tests.conformance", description=__doc__)
     parser.add_argument("--required", action="store_true", help="fail where the lane cannot run, instead of skipping")
-    parser.add_argument("--only", choices=("build", "suite", "graph"), help="one part of the lane")
+    parser.add_argument("--only", choices=("build", "suite", "objects", "graph"), help="one part of the lane")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     try:
@@ -58,8 +58,13 @@ def _run(programs: Binaries, only: str | None) -> int:
         folder = Path(name)
         with control_plane(programs, folder / "control-plane") as plane:
             say(f"kube-apiserver {kubernetes_version()} is ready at {plane.url}")
-            found = [] if only == "graph" else _compare_suite(plane, folder)
-            found += [] if only == "suite" else _compare_graph(programs, plane, folder)
+            found: list[str] = []
+            if only in (None, "suite"):
+                found += _compare_suite(plane, folder)
+            if only in (None, "objects"):
+                found += _compare_objects(programs, plane, folder)
+            if only in (None, "graph"):
+                found += _compare_graph(programs, plane, folder)
     for line in found:
         say(f"DIFFERENT {line}")
     return 1 if found else 0
@@ -71,6 +76,14 @@ def _compare_suite(plane: ControlPlane, folder: Path) -> list[str]:
     say(f"API suite on the rehearsal:    {suite.counted(ours)}")
     say(f"API suite on kube-apiserver:   {suite.counted(theirs)}")
     return suite.differences(ours, theirs)
+
+
+def _compare_objects(programs: Binaries, plane: ControlPlane, folder: Path) -> list[str]:
+    rendered = rendered_charts(programs.helm, graph.charts(), folder / "rendered")
+    lab = objects.lab_objects(graph.PROJECT / "manifests", rendered)
+    alike, found = objects.compare(plane.kubeconfig, lab, folder)
+    say(f"the lab's objects:             {alike} of {len(lab)} alike on both")
+    return found
 
 
 def _compare_graph(programs: Binaries, plane: ControlPlane, folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import yaml
 
+from kai_lab_pipeline.clients.helm import value_options
 from kai_lab_pipeline.settings import Chart
 from kai_lab_pipeline_tests.conformance.services import free_ports, service
 from kai_lab_pipeline_tests.conformance.toolchain import MODULES, LaneUnavailable
@@ -51,6 +52,17 @@ def registry(folder: Path) -> Iterator[str]:
         yield address
 
 
+def rendered_charts(helm: Path, charts: list[Chart], folder: Path) -> str:
+    """The objects of the lane's charts with the lab's values, as YAML documents. Raises ChartFailed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for chart in charts:
+        source = CHARTS / chart.chart.rsplit("/", 1)[-1]
+        options = [*("--namespace", "default"), *value_options(chart.values)]
+        texts.append(_helm(helm, {"HOME": str(folder)}, "template", chart.release, str(source), *options))
+    return "\n---\n".join(texts)
+
+
 def push_charts(helm: Path, address: str, charts: list[Chart], folder: Path) -> None:
     """Pack the lane's charts in the versions that the lab asks for, and push them where it will look for them.
 
@@ -77,12 +89,13 @@ def _add_crds(chart: Path) -> None:
     shutil.copy(Path(rehearsal_charts.__file__).with_name("kai-crds.yaml"), chart / "crds")
 
 
-def _helm(helm: Path, environment: dict[str, str], *arguments: str) -> None:
+def _helm(helm: Path, environment: dict[str, str], *arguments: str) -> str:
     done = subprocess.run(
         [str(helm), *arguments], env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise ChartFailed(f"helm {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _not_ready(url: str) -> str | None:
