@@ -30,7 +30,7 @@ def cli() -> None:
 @cli.command()
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where the cluster comes from (default: lab.toml).")
 @click.option("--select", multiple=True, metavar="ASSET[+]", help="Only this asset; ASSET+ adds all its descendants.")
-@click.option("--scenario", metavar="NAME", help="Rehearse a fault (backend rehearsal only).")
+@click.option("--scenario", metavar="NAME", help="Rehearse a fault, see 'kai-lab scenarios' (backend rehearsal only).")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON on stdout; progress goes to stderr.")
 @click.option("--report-dir", type=click.Path(file_okay=False, path_type=Path), help="Also put the report here.")
 def run(
@@ -79,6 +79,15 @@ def report(as_json: bool) -> None:
     from kai_lab_pipeline.commands.report import report_command
 
     _end(lambda: report_command(as_json=as_json))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the scenarios as JSON.")
+def scenarios(as_json: bool) -> None:
+    """The faults that 'kai-lab run --scenario NAME' can rehearse."""
+    from kai_lab_pipeline.commands.scenarios import scenarios_command
+
+    _end(lambda: scenarios_command(as_json=as_json))
 
 
 @cli.command()

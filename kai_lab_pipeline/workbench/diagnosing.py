@@ -6,7 +6,7 @@ Looking for causes comes after something failed, so it must never fail itself, h
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
@@ -16,9 +16,9 @@ from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import Judgement, Verdict
 from kai_lab_pipeline.workbench.lab import Lab, ancestors
 
-GATHER_S = 15.0
+GATHER_S = 12.0
 """Longest time that looking at a cluster takes after a step failed, seconds."""
-DIAGNOSE_S = 5.0
+DIAGNOSE_S = 8.0
 """Longest time that the search for causes takes after that, seconds."""
 _WELL = (Verdict.HELD, Verdict.NOT_REACHABLE)
 
@@ -51,10 +51,10 @@ def diagnose_run(lab: Lab, evidence: Evidence, judgement: Judgement) -> Diagnosi
     errors = [str(step["error"]) for step in lab.steps().values() if step["error"]]
     if not errors and all_is_well(judgement):
         return Diagnosis()
-    return _diagnosed(lab, evidence, errors)
+    return _diagnosed(lab, lambda: evidence, errors)
 
 
-def diagnose_asset(lab: Lab, asset: str, errors: Iterable[str] = ()) -> Diagnosis:
+def diagnose_asset(lab: Lab, asset: str, errors: Collection[str] = ()) -> Diagnosis:
     """Why an asset is not as expected, or could not be made: from what this run saw of it and of what it stands on."""
 
     def seen() -> Evidence:
@@ -62,9 +62,8 @@ def diagnose_asset(lab: Lab, asset: str, errors: Iterable[str] = ()) -> Diagnosi
         found = {name: lab.seen_in_this_run(name) for name in captured}
         return lab.evidence_of({name: observation for name, observation in found.items() if observation is not None})
 
-    evidence = within(DIAGNOSE_S, seen)
-    return Diagnosis() if evidence is None else _diagnosed(lab, evidence, errors)
+    return _diagnosed(lab, seen, errors)
 
 
-def _diagnosed(lab: Lab, evidence: Evidence, errors: Iterable[str]) -> Diagnosis:
-    return within(DIAGNOSE_S, lambda: diagnose_evidence(evidence, lab.expectations, errors)) or Diagnosis()
+def _diagnosed(lab: Lab, seen: Callable[[], Evidence], errors: Collection[str]) -> Diagnosis:
+    return within(DIAGNOSE_S, lambda: diagnose_evidence(seen(), lab.expectations, errors)) or Diagnosis()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.pods import NOT_RUNNING
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, said, seen
 
 _DEFAULTS = {"namespace": "default"}
@@ -24,6 +25,7 @@ FAULTS: tuple[Fault, ...] = (
             said("manifest unknown", r'(?:image "(?P<image>[^"]{1,300})".{0,400})?manifest unknown', CLASS),
         ),
         explains=("pod.image-pull",),
+        explains_all=NOT_RUNNING,
     ),
     Fault(
         id="pod.image-pull",
@@ -48,6 +50,7 @@ FAULTS: tuple[Fault, ...] = (
         transient=True,
         defaults={**_DEFAULTS, "image": "of the pod"},
         explains=("pod.unready",),
+        explains_all=NOT_RUNNING,
     ),
     Fault(
         id="pod.image-never",

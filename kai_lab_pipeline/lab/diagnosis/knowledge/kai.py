@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
             "kubectl rollout restart -n kai-scheduler deploy/kai-scheduler-default deploy/binder",
         ),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="kai_release.scheduler_alive", at=NAMED - 5),),
-        explains_all=("lab.whole-pod",),
+        explains_all=("lab.whole-pod", "kai.fraction"),
     ),
     Fault(
         id="kai.sharing-off",

@@ -7,6 +7,19 @@ from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, S
 _LOOK = ("kubectl describe pod -n {namespace} {pod}", "kubectl logs -n {namespace} {pod} --all-containers --previous")
 _DEFAULTS = {"namespace": "default"}
 
+NOT_RUNNING = (
+    "gpu.mock-pods",
+    "isolator.not-announced",
+    "isolator.not-injected",
+    "isolator.pods",
+    "kai.components-missing",
+    "kai.queue-webhook-check",
+    "kai.queue-webhook-down",
+    "lab.whole-pod",
+    "workload.not-ready",
+)
+"""What is missed where a container of the lab does not run, whatever keeps it from it."""
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         id="pod.oom",
@@ -85,16 +98,7 @@ FAULTS: tuple[Fault, ...] = (
             ),
         ),
         explains=("pod.error-exit", "pod.unready"),
-        explains_all=(
-            "gpu.mock-pods",
-            "isolator.not-announced",
-            "isolator.not-injected",
-            "isolator.pods",
-            "kai.components-missing",
-            "kai.queue-webhook-check",
-            "kai.queue-webhook-down",
-            "workload.not-ready",
-        ),
+        explains_all=NOT_RUNNING,
         defaults={**_DEFAULTS, "container": ""},
     ),
     Fault(
