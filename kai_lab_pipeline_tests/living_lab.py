@@ -24,7 +24,7 @@ from kai_lab_pipeline.rehearsal import process
 from kai_lab_pipeline.workbench.lab import Lab, descendants
 from kai_lab_pipeline_tests.lab_project import LabProject, make_project
 
-PATIENCE_S = "30"
+PATIENCE_S = 30.0
 """Least wait of an asset, seconds: a busy machine must not turn a check red."""
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -153,9 +153,9 @@ def _chosen(name: str) -> list[str]:
 
 
 @contextmanager
-def living_lab(folder: Path, *, built: bool = True) -> Iterator[LivingLab]:
-    """A lab in a folder of its own, built once and gone afterwards."""
-    made = make_project(folder, KAI_LAB_PATIENCE_S=PATIENCE_S)
+def living_lab(folder: Path, *, built: bool = True, patience_s: float = PATIENCE_S) -> Iterator[LivingLab]:
+    """A lab in a folder of its own, built once and gone afterwards; `patience_s`: least wait of an asset, seconds."""
+    made = make_project(folder, KAI_LAB_PATIENCE_S=f"{patience_s:g}")
     with dg.DagsterInstance.ephemeral() as instance:
         lab = LivingLab(made.folder, made.variables, instance=instance)
         try:

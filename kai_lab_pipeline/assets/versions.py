@@ -83,5 +83,10 @@ def mark_gone(instance: dg.DagsterInstance, group: Group, why: str, assets: Iter
 
 def _is_of(instance: dg.DagsterInstance, group: Group, asset: str) -> bool:
     found = materialised(instance, group, asset)
-    lab = None if found is None else found.metadata.get(LAB)
-    return found is not None and (lab is None or lab.value == group.settings.lab.name)
+    return found is not None and made_in(found) in (None, group.settings.lab.name)
+
+
+def made_in(found: dg.AssetMaterialization) -> str | None:
+    """The lab in which an asset was materialised; None for what belongs to no lab, such as a chart."""
+    lab = found.metadata.get(LAB)
+    return None if lab is None else str(lab.value)

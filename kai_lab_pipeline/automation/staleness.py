@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.versions import materialised
+from kai_lab_pipeline.assets.versions import made_in, materialised
 from kai_lab_pipeline.lab.spec import UPSTREAM
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import MANIFESTS
@@ -72,6 +72,9 @@ def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], group: Grou
         return SyncState(Sync.NEVER_MADE)
     if materialised(instance, group, name) is None:
         return SyncState(Sync.GONE, event.asset_materialization.description or "")
+    elsewhere = made_in(event.asset_materialization)
+    if elsewhere not in (None, group.settings.lab.name):
+        return SyncState(Sync.UNSYNCED, f"last made in lab {elsewhere}: labs of one project share the history")
     causes = resolver.get_stale_causes(key)
     if not causes:
         return SyncState(Sync.IN_SYNC)
