@@ -29,7 +29,12 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where the cluster comes from (default: lab.toml).")
-@click.option("--select", multiple=True, metavar="ASSET[+]", help="Only this asset; ASSET+ adds all its descendants.")
+@click.option(
+    "--select",
+    multiple=True,
+    metavar="ASSET[+]",
+    help="Only this asset; ASSET+ adds all its descendants; unsynced: what is not in sync.",
+)
 @click.option("--scenario", metavar="NAME", help="Rehearse a fault, see 'kai-lab scenarios' (backend rehearsal only).")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON on stdout; progress goes to stderr.")
 @click.option("--report-dir", type=click.Path(file_okay=False, path_type=Path), help="Also put the report here.")

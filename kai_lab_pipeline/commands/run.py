@@ -19,6 +19,7 @@ from kai_lab_pipeline.commands.common import (
     settings_with,
 )
 from kai_lab_pipeline.commands.unfinished import PROCESS_TAG, close_unfinished, process_tag
+from kai_lab_pipeline.commands.unsynced import with_unsynced
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
@@ -38,7 +39,11 @@ def run_command(
 ) -> int:
     """Run the lab or some of its assets; returns the exit code. Raises LabError, SettingsError."""
     settings = settings_with({"KAI_LAB_BACKEND": backend, "KAI_LAB_SCENARIO": scenario})
-    assets = selected_assets(select)
+    named = with_unsynced(settings, select)
+    if select and not named:
+        console(stderr=as_json).print("Everything is in sync with the project: nothing to do.")
+        return OK
+    assets = selected_assets(named)
     check_manifests(settings, assets)
     state = LabState.of(settings)
     state.check_backend()
