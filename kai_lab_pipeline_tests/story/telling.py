@@ -132,6 +132,8 @@ A change by hand on the cluster makes nothing unsynced, for what the project des
 (`kai-lab check`, the job `drift`, the schedule `drift_watch`, off until you turn it on), `kai-lab status` names
 the field, and who wrote it where the API knows that. Materialising that one asset repairs it.
 
+`kai-lab run --select unsynced` makes again, in one run, what is unsynced and what may follow from it.
+
 {table}
 Rules behind the table:
 
