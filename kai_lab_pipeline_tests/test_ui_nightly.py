@@ -1,0 +1,112 @@
+"""The night through the real daemon: the sensor finds version sets, the schedule runs one, the matrix follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline_tests.chromium import chromium, find_chromium
+from kai_lab_pipeline_tests.lab_project import make_project
+from kai_lab_pipeline_tests.test_ui import REPOSITORY, Ui, dev, picture
+
+NIGHT_S = 400
+
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.timeout(NIGHT_S + 100),
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium on this machine"),
+]
+
+START_SENSOR = """mutation($s: SensorSelector!) { startSensor(sensorSelector: $s) {
+    __typename ... on PythonError { message } } }"""
+START_SCHEDULE = """mutation($s: ScheduleSelector!) { startSchedule(scheduleSelector: $s) {
+    __typename ... on PythonError { message } } }"""
+TICKS = """query($s: InstigationSelector!) { instigationStateOrError(instigationSelector: $s) {
+    ... on InstigationState { ticks(limit: 5) { status skipReason runIds error { message } } } } }"""
+PARTITIONS = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) {
+    ... on AssetNode { partitionKeys } } }"""
+RUNS = """{ runsOrError { ... on Runs { results { runId status jobName tags { key value } } } } }"""
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    project = make_project(tmp_path_factory.mktemp("night"))
+    settings = project.folder / "lab.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(
+        text.replace('cron = "0 2 * * *"', 'cron = "* * * * *"').replace("cap = 12", "cap = 1"), encoding="utf-8"
+    )
+    with dev(project) as running:
+        yield running
+    said = project.run("down", "--all")
+    assert said.code == 0, said.text
+
+
+def until(found: Callable[[], Any], what: Callable[[], str], deadline_s: float = NIGHT_S) -> Any:
+    """Ask the server, which announces nothing cheaply, until it has what is wanted."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = found()
+        if answer:
+            return answer
+        assert time.monotonic() < end, what()
+        time.sleep(0.5)
+
+
+def ticks(ui: Ui, name: str) -> list[dict[str, Any]]:
+    state = ui.ask(TICKS, s={**REPOSITORY, "name": name})["instigationStateOrError"]
+    return list(state.get("ticks") or [])
+
+
+def runs_of(ui: Ui, job: str) -> list[dict[str, Any]]:
+    return [run for run in ui.ask(RUNS)["runsOrError"]["results"] if run["jobName"] == job]
+
+
+def test_a_night_in_the_ui(ui: Ui, tmp_path: Path) -> None:
+    assert ui.ask(START_SENSOR, s={**REPOSITORY, "sensorName": "new_chart_versions"})["startSensor"]["__typename"] == (
+        "Sensor"
+    )
+    keys = until(
+        lambda: ui.ask(PARTITIONS, key={"path": ["candidate", "boundary_report"]})["assetNodeOrError"]["partitionKeys"],
+        lambda: f"no partition was added; ticks: {ticks(ui, 'new_chart_versions')}",
+    )
+    assert any(key.startswith("kai-0-18-2") for key in keys)
+    tick = until(lambda: ticks(ui, "new_chart_versions"), lambda: "no tick")[0]
+    assert "v0.20.1 (retracted" in tick["skipReason"]
+    assert not tick["runIds"], "the sensor only adds partitions"
+
+    started = ui.ask(START_SCHEDULE, s={**REPOSITORY, "scheduleName": "nightly"})["startSchedule"]
+    assert started["__typename"] == "ScheduleStateResult", started
+    nights = Nights(ui.project.settings)
+    until(nights.records, lambda: f"no verdict; ticks {ticks(ui, 'nightly')}; runs {runs_of(ui, 'candidate_lab')}")
+    record = nights.records()[0]
+    assert record.backend == "rehearsal"
+    assert set(record.claims) == set(range(1, 9))
+    assert all(found.verdict == "held" for found in record.claims.values()), "the pinned versions are the baseline"
+    matrix = until(
+        lambda: [run for run in runs_of(ui, "write_matrix") if run["status"] == "SUCCESS"],
+        lambda: f"the matrix was not written; runs: {ui.ask(RUNS)}",
+    )
+    assert matrix
+    page_file = nights.folder / "matrix" / "matrix.html"
+    assert record.key in page_file.read_text(encoding="utf-8")
+    with chromium(tmp_path / "profile", width=1500, height=900) as page:
+        page.open(f"{ui.url}/assets/candidate/boundary_report?view=partitions")
+        page.wait(f"document.body.innerText.includes({keys[0]!r})", "the partitions")
+        picture(page, "partitions.png", tmp_path)
+
+
+def test_a_matrix_of_a_whole_night_is_a_page(tmp_path: Path) -> None:
+    """The page of several nights with regressions, as `kai-lab nightly` leaves it, opens without a network."""
+    from kai_lab_pipeline_tests.matrix_sample import write_sample
+
+    file = write_sample(tmp_path)
+    with chromium(tmp_path / "profile", width=1300, height=1000) as page:
+        page.open(file.as_uri())
+        page.wait("document.body.innerText.includes('v0.19.0')", "the matrix")
+        picture(page, "matrix.png", tmp_path)
