@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pytest
 
 from kai_lab_pipeline.automation.drift import drift_schedule
+from kai_lab_pipeline.backends.releases import Releases
+from kai_lab_pipeline.clients.helm import Helm, nested
+from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.rehearsal.client import RESOURCES, patch_request
+from kai_lab_pipeline.settings import Chart
 from kai_lab_pipeline.workbench.drift import drift_of, owner_of
+from kai_lab_pipeline_tests.lab_project import make_project
 from kai_lab_pipeline_tests.living_lab import LivingLab, living_lab
 from kai_lab_pipeline_tests.rehearsal_lab import NODE
 
@@ -155,3 +162,34 @@ def test_the_schedule_is_off_and_skips_where_there_is_nothing_to_look_at(
     skipped = schedule(dg.build_schedule_context())
     assert isinstance(skipped, dg.SkipReason)
     assert skipped.skip_message == "Lab another-lab has no cluster: nothing can drift."
+
+
+class StandInHelm:
+    """A helm that has the release as wanted, and notes what it is told."""
+
+    def __init__(self, chart: Chart) -> None:
+        self.chart = chart
+        self.upgrades = 0
+
+    def find(self, release: str, namespace: str) -> Mapping[str, Any]:
+        chart = f"{self.chart.chart.rsplit('/', 1)[-1]}-{self.chart.version}"
+        return {"name": release, "status": "deployed", "chart": chart, "revision": str(1 + self.upgrades)}
+
+    def values(self, release: str, namespace: str) -> Mapping[str, Any]:
+        return nested(self.chart.values)
+
+    def upgrade_install(self, chart: Chart, **_: Any) -> Any:
+        self.upgrades += 1
+        return SimpleNamespace(seconds=1.0, text="")
+
+
+def test_a_real_release_is_applied_again_only_to_repair_it(tmp_path: Path) -> None:
+    chart = make_project(tmp_path / "project").settings.charts.kai_scheduler
+    helm = StandInHelm(chart)
+    releases = Releases(cast(Helm, helm), cast(Cluster, None))
+    same = releases.install(chart, lambda _: None, deadline_s=1)
+    assert (same.changed, helm.upgrades) == (False, 0)
+    repaired = releases.install(chart, lambda _: None, deadline_s=1, repair=True)
+    assert (repaired.changed, helm.upgrades) == (True, 1)
+    moved = chart.model_copy(update={"version": "v0.16.8"})
+    assert releases.install(moved, lambda _: None, deadline_s=1).changed
