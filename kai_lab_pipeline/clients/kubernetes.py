@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FIELD_MANAGER = "kai-lab"
 """Field manager of everything the lab applies: managedFields then say what is ours."""
 REQUEST_TIMEOUT_S = 30.0
+CONNECTIONS = 16
+"""Kept connections: one per watched resource, and one for the rest."""
 KINDS: Mapping[str, tuple[str, str]] = {
     "nodes": ("v1", "Node"),
     "namespaces": ("v1", "Namespace"),
@@ -110,6 +112,10 @@ def is_transient(code: int, message: str) -> bool:
     if code == 500 and "failed calling webhook" in message:
         return any(cause in message for cause in _WEBHOOK_NOT_SERVING)
     return False
+
+
+_CONNECTIONS: dict[tuple[str, str, int], Any] = {}
+"""The client of the cluster that this process used last: its connections outlive a step."""
 
 
 class Cluster:
@@ -285,6 +291,8 @@ class Cluster:
 
     def _connection(self) -> ApiClient:
         if self._client is None:
+            self._client = _CONNECTIONS.get(self._identity())
+        if self._client is None:
             # Imported here: half a second that --help and offline judging must not pay.
             from kubernetes import config
             from kubernetes.config.config_exception import ConfigException
@@ -302,11 +310,22 @@ class Cluster:
                 ) from error
             # The client's own socket options leave Nagle's algorithm on: 40 ms a request on loopback.
             options = self._client.rest_client.pool_manager.connection_pool_kw
+            options["maxsize"] = CONNECTIONS
             options["socket_options"] = [
                 *(options.get("socket_options") or ()),
                 (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
             ]
+            _CONNECTIONS.clear()
+            _CONNECTIONS[self._identity()] = self._client
         return self._client
+
+    def _identity(self) -> tuple[str, str, int]:
+        """Another file content, and be it under the same name, is another cluster."""
+        try:
+            changed = self.kubeconfig.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        return str(self.kubeconfig), self.context, changed
 
     def _call(
         self,

@@ -16,31 +16,29 @@ from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.state import now
 
-_ALWAYS = (
-    "nodes",
-    "pods",
-    "events",
-    "deployments",
-    "daemonsets",
-    "runtimeclasses",
-    "mutatingwebhookconfigurations",
-    "validatingwebhookconfigurations",
-)
-_WITH_KAI = (*_ALWAYS, "configmaps", "configs", "schedulingshards", "queues", "podgroups", "bindrequests")
+_PODS = ("nodes", "pods", "events")
+_WORKLOADS = (*_PODS, "queues", "podgroups", "bindrequests", "configmaps")
 RESOURCES: Mapping[str, tuple[str, ...]] = {
-    "cluster": _ALWAYS,
-    "nvml_mock_release": _ALWAYS,
-    "device_plugin": _ALWAYS,
-    "labelled_node": _ALWAYS,
-    "kai_release": _WITH_KAI,
-    "queues": _WITH_KAI,
-    "nvidia_runtime_class": _WITH_KAI,
-    "isolator_release": _WITH_KAI,
-    "whole_gpu_pod": _WITH_KAI,
-    "shared_gpu_pod": _WITH_KAI,
-    "reservation_boundary": _WITH_KAI,
+    "cluster": _PODS,
+    "nvml_mock_release": (*_PODS, "daemonsets"),
+    "device_plugin": (*_PODS, "daemonsets"),
+    "labelled_node": ("nodes",),
+    "kai_release": (
+        *_PODS,
+        "deployments",
+        "configs",
+        "schedulingshards",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    ),
+    "queues": ("queues", "events", "pods", "deployments", "validatingwebhookconfigurations"),
+    "nvidia_runtime_class": ("runtimeclasses",),
+    "isolator_release": (*_PODS, "deployments", "daemonsets", "mutatingwebhookconfigurations"),
+    "whole_gpu_pod": (*_WORKLOADS, "runtimeclasses"),
+    "shared_gpu_pod": (*_WORKLOADS, "runtimeclasses"),
+    "reservation_boundary": _WORKLOADS,
 }
-"""Lists captured when an asset is observed. Secrets never."""
+"""Lists captured when an asset is observed: what its checks, its report and a diagnosis read. Secrets never."""
 _WITH_MANAGED_FIELDS = ("nodes",)
 """Lists in which who wrote a field is evidence: the node's labels."""
 WATCHED: Mapping[str, tuple[str, ...]] = {
