@@ -24,6 +24,9 @@ lint: $(VENV)/.dev  ## ruff, mypy and the import layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+nightly: $(VENV)/.run  ## look for new chart versions, judge a lab for each, and write the matrix
+	@$(BIN)/kai-lab nightly
+
 bench: $(VENV)/.dev  ## the numbers of docs/architecture.md, measured on this machine
 	@$(BIN)/python -m kai_lab_pipeline_tests.bench
 
