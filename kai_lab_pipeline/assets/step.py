@@ -38,12 +38,14 @@ STEP_VERSION = "1"
 class LabResource(dg.ConfigurableResource[Any]):
     """Opens the lab of a run. It has no state of its own: what a run needs is read from the project and the cluster."""
 
-    project: str
+    project: str = ""
+    """The project's folder; found as the command line finds it where a run's own config leaves it out."""
     scenario: str | None = None
     """A scenario to rehearse in this run (see `kai-lab scenarios`), in place of the project's."""
 
     def settings(self) -> Settings:
-        return load_settings(Path(self.project), overrides={("rehearsal", "scenario"): self.scenario})
+        root = Path(self.project) if self.project else None
+        return load_settings(root, overrides={("rehearsal", "scenario"): self.scenario})
 
 
 @dataclass

@@ -245,7 +245,12 @@ def logs(asset: str, pod: str, rewrite: Callable[[ContainerLog], ContainerLog | 
 
 
 def log_text(asset: str, pod: str, rewrite: Callable[[str], str]) -> Edit:
-    return logs(asset, pod, lambda log: replace(log, text=rewrite(log.text)))
+    """Rewrite what a container says now, and what the attempt before it said where that was kept as well."""
+
+    def both_attempts(log: ContainerLog) -> ContainerLog:
+        return replace(log, text=rewrite(log.text), previous=log.previous and rewrite(log.previous))
+
+    return logs(asset, pod, both_attempts)
 
 
 def events(asset: str, pod: str, reason: str, edit_event: Any) -> Edit:

@@ -84,12 +84,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "lab-pod-image-missing",
         "The lab's pods cannot pull busybox",
-        "`image: busybox` means :latest, so it is pulled each time: without a network the pod ends in ErrImagePull "
-        "although the image was loaded (kubelet).",
+        "An air-gapped cluster, or a node on which the image was not loaded; `image: busybox` without a tag is pulled "
+        "each time even where it was (kubelet).",
         "kai-whole-gpu stands in ImagePullBackOff, on a node and with a GPU.",
         "KAI did its work, the kubelet could not: the pod is bound and does not run.",
         "pod.image-not-found",
-        red=("kai_release.scheduler_alive", "whole_gpu_pod.whole_gpu_running"),
+        red=("whole_gpu_pod.whole_gpu_running",),
         faults={"image_missing": "busybox"},
     ),
     Scenario(
@@ -97,9 +97,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "The reservation pod's image cannot be pulled",
         "KAI's reservation image comes from KAI's registry and is forgotten in air-gapped clusters (KAI binder).",
         "BindingError as on the lab's boundary, but the reservation pod stands in ImagePullBackOff.",
-        "The shared pod fails in the known way and for another reason: the boundary is not the expected one.",
+        "The shared pod fails in the known way and for another reason: no word of NVML, so not the expected boundary.",
         "boundary.reservation-image",
-        red=(_OUTCOME,),
+        red=(_NVML, _OUTCOME),
         faults={"reservation_image_pull": True},
     ),
     Scenario(
@@ -130,9 +130,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "A container runtime that was set up and whose RuntimeClass the reservation pods do not use: KAI gives them "
         "none unless binder.runtimeClassName is set.",
         "The reservation pod's log ends in `unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND`, as without a runtime.",
-        "The lab was told that the boundary is crossed here, so the very failure it expects elsewhere is a fault.",
+        "Every sign is that of the standing boundary; only the outcome is not the one that this lab must give.",
         "boundary.crossing-broken",
-        red=(_STATE, _BINDING, _NVML, _OUTCOME),
+        red=(_OUTCOME,),
         faults={"reservation_other_error": "ERROR_LIBRARY_NOT_FOUND"},
         settings=_CROSSING,
     ),
@@ -141,9 +141,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         "The memory limit is another than label x portion",
         "The annotation written as the limit, in place of the share that KAI accounts (KAI binder, hamicore).",
         "The pod's ConfigMap says 20480m where 20889m is right.",
-        "The pod runs, so the ConfigMap is there to be read; its value is computed from label and portion.",
+        "The pod runs, so the ConfigMap is there to be read; its value is computed from label and portion. A "
+        "crossing with a wrong limit is none.",
         "lab.memory-limit",
-        red=("shared_gpu_pod.memory_limit_value",),
+        red=("shared_gpu_pod.memory_limit_value", _OUTCOME),
         faults={"limit_wrong": "20480m"},
         settings=_CROSSING,
     ),

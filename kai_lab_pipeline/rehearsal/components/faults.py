@@ -10,7 +10,7 @@ FAULTS: Mapping[str, str] = {
     "node_not_ready": "the node never becomes Ready: its network plugin does not come up",
     "library_missing": "nvml-mock does not put its library on the node: the device plugin finds no NVML",
     "mock_label_missing": "nvml-mock runs but never labels the node nvidia.com/gpu.present",
-    "image_missing": "parameter: part of an image name that no registry has (default nvml-mock)",
+    "image_missing": "parameter: part of an image name that is in no registry and not on the node (default nvml-mock)",
     "registry_unauthorized": "registries refuse charts, and images that are not on the node: authentication required",
     "registry_rate_limited": "registries refuse charts, and images that are not on the node: too many requests",
     "crash_loop": "parameter: name of a container that exits with 1 soon after it started (or component=NAME)",

@@ -12,7 +12,7 @@ from kai_lab_pipeline.rehearsal.client import RESOURCES, STRATEGIC_PATCH, ApiErr
 from kai_lab_pipeline.rehearsal.components import programs
 from kai_lab_pipeline.rehearsal.components.informers import key_of
 from kai_lab_pipeline.rehearsal.components.node import Node, gpus_of
-from kai_lab_pipeline.rehearsal.components.pod_needs import missing_setting, missing_volume, pull_problem
+from kai_lab_pipeline.rehearsal.components.pod_needs import missing_setting, missing_volume, pull_problem, withheld
 from kai_lab_pipeline.rehearsal.components.pod_status import ContainerState, PodState
 from kai_lab_pipeline.rehearsal.components.podlogs import ContainerLog
 from kai_lab_pipeline.rehearsal.components.runtime import Sim, now
@@ -176,7 +176,7 @@ class PodWorker:
         policy = container.spec.get("imagePullPolicy", "IfNotPresent")
         node = self.kubelet.node
         while True:
-            present = node.has_image(image)
+            present = node.has_image(image) and not withheld(self.sim.faults, image)
             if present and policy != "Always":
                 text = f'Container image "{image}" already present on machine'
                 await self.event("Normal", "Pulled", text, container)

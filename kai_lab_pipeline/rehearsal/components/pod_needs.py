@@ -46,15 +46,20 @@ def missing_setting(sim: Sim, namespace: str, spec: Object) -> str | None:
     return None
 
 
+def withheld(faults: Faults, image: str) -> bool:
+    """Whether a fault says of an image that it is neither in a registry nor on the node."""
+    full = canonical_image(image)
+    missing = faults.on("image_missing") and faults.text("image_missing", "nvml-mock") in full
+    return missing or (faults.on("reservation_image_pull") and "/resourcereservation" in full)
+
+
 def pull_problem(faults: Faults, image: str, *, present: bool) -> str | None:
     """Why a pull fails, in containerd's words; None when it succeeds."""
     full = canonical_image(image)
     host, _, rest = full.partition("/")
     repository, _, tag = rest.rpartition(":")
     resolve = f'failed to pull and unpack image "{full}": failed to resolve reference "{full}": '
-    missing = faults.on("image_missing") and faults.text("image_missing", "nvml-mock") in full
-    reservation = faults.on("reservation_image_pull") and "/resourcereservation" in full
-    if missing or reservation or not profiles.image_exists(full):
+    if withheld(faults, image) or not profiles.image_exists(full):
         return f"rpc error: code = NotFound desc = {resolve}{full}: not found"
     if not present and faults.on("registry_unauthorized"):
         return (
