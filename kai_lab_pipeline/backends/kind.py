@@ -87,6 +87,7 @@ class KindBackend:
         lab_id(self._settings.lab_dir)
         self._docker.daemon()
         self._check_version()
+        self._helm.version()  # before a cluster is made that nothing could be installed on
         if self._name in self._kind.clusters():
             adopted = self._adopt(log)
             if adopted is not None:
