@@ -172,13 +172,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: children ended, history kept
     try:
         cli.main(prog_name="kai-lab", standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)
     except click.ClickException as error:
         error.show()
         sys.exit(WrongUse.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.exceptions.Abort):  # click makes the second of the first
         click.echo("Interrupted; the next run goes on from here.", err=True)
         sys.exit(INTERRUPTED)
 
