@@ -115,12 +115,16 @@ class LabProject:
 
     def call(self, *arguments: str, **variables: str) -> Said:
         """The same in this process, without a second start of Dagster. Of `run` only what must be refused at once."""
+        with mock.patch.object(run, "_execute", _must_not_run):
+            return self.main_here(*arguments, **variables)
+
+    def main_here(self, *arguments: str, **variables: str) -> Said:
+        """The command line's entry point in this process, with whatever the caller has put in place of its parts."""
         out, err = io.StringIO(), io.StringIO()
         argv = ["kai-lab", *arguments]
         with (
             mock.patch.dict(os.environ, self.environment(**variables), clear=True),
             mock.patch.object(sys, "argv", argv),
-            mock.patch.object(run, "_execute", _must_not_run),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):

@@ -63,7 +63,7 @@ class Tools:
         with open(self.folder / "calls.jsonl", "a") as log:
             log.write(json.dumps(call) + "\n")
         try:
-            self.by_rule(" ".join([tool, *arguments]))
+            self.by_rule(tool, arguments)
             {"kind": self.kind, "docker": self.docker, "helm": self.helm, "git": self.git}[tool](arguments)
         except Answer as answer:
             return answer
@@ -84,8 +84,16 @@ class Tools:
                 whole.write_text(json.dumps(data))
                 os.replace(whole, file)  # a killed stub leaves no half of it
 
-    def by_rule(self, line: str) -> None:
+    def half_done(self, status: str, arguments: list[str]) -> None:
+        """Leave a release behind as a helm does that is killed in the middle of its work."""
+        name, namespace = arguments[2], option(arguments, "--namespace", "default")
+        row = {"name": name, "namespace": namespace, "revision": "1", "status": status, "chart": "cut-off-0.0.0"}
+        with self.state() as data:
+            data["releases"][f"{namespace}/{name}"] = row
+
+    def by_rule(self, tool: str, arguments: list[str]) -> None:
         """Answer as the first rule says that matches and is not used up."""
+        line = " ".join([tool, *arguments])
         file = self.folder / "rules.json"
         rules = json.loads(file.read_text()) if file.exists() else []
         for number, rule in enumerate(rules):
@@ -100,6 +108,10 @@ class Tools:
                     data["clusters"][key] = now()
                 for key, row in rule.get("makes_release", {}).items():
                     data["releases"][key] = row
+            if "kills" in rule:
+                os.kill(rule["kills"], signal.SIGKILL)
+            if "half_done" in rule:
+                self.half_done(rule["half_done"], arguments)
             if "alive" in rule:
                 alive = os.open(rule["alive"], os.O_WRONLY)
                 os.fork()
@@ -111,6 +123,12 @@ class Tools:
             raise Answer(rule.get("out", ""), rule.get("err", ""), rule.get("rc", 0))
 
     def write_kubeconfig(self, file: str, context: str) -> None:
+        """A kubeconfig for the cluster behind the stubs, under the name that kind would give it."""
+        real = self.folder / "kubeconfig"
+        if real.exists():
+            text = real.read_text()
+            Path(file).write_text(text.replace((self.folder / "context").read_text(), context))
+            return
         url = (self.folder / "server").read_text()
         content = {
             "clusters": [{"name": context, "cluster": {"server": url}}],
@@ -255,9 +273,10 @@ class Tools:
             (folder / "deployments" / "nvml-mock" / "Dockerfile").write_text("FROM scratch\n")
 
 
-def main() -> None:
+def main(tools: type[Tools] = Tools) -> None:
+    """Answer the call in this process's arguments: the tool's name, then its own arguments."""
     stdin = sys.stdin.read() if "/dev/stdin" in sys.argv else ""
-    answer = Tools(Path(os.environ["TOOL_STATE"])).answer(sys.argv[1], sys.argv[2:], os.environ, stdin)
+    answer = tools(Path(os.environ["TOOL_STATE"])).answer(sys.argv[1], sys.argv[2:], os.environ, stdin)
     sys.stdout.write(answer.out)
     sys.stderr.write(answer.err)
     sys.exit(answer.code)

@@ -1,0 +1,102 @@
+"""A helm on the PATH that installs the charts of the rehearsal, through the command line that the lab gives to helm.
+
+What takes long to import is imported where it is needed: this is a new process for each call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from kai_lab_pipeline_tests.stubs.tool import Answer, Tools, main, option
+
+SERVER = "rehearsal.json"
+"""File beside the stubs' state with url, token and time scale of the rehearsal's server."""
+WAIT_S = 120.0
+
+
+def dotted_values(arguments: list[str]) -> dict[str, Any]:
+    """The values as they were given, key by key."""
+    found: dict[str, Any] = {}
+    for name, text in itertools.pairwise(arguments):
+        if name in ("--set", "--set-string", "--set-json"):
+            key, _, value = text.partition("=")
+            found[key] = value if name == "--set-string" else json.loads(value)
+    return found
+
+
+class SimulatedTools(Tools):
+    """The stub tools, with a helm that works on the rehearsal's server."""
+
+    def half_done(self, status: str, arguments: list[str]) -> None:
+        """Leave the release as a helm does that is killed in the middle of its work."""
+        from kai_lab_pipeline.rehearsal import releases
+        from kai_lab_pipeline.rehearsal.client import SyncApi
+
+        url, token, _ = self._server()
+        namespace = option(arguments, "--namespace", "default")
+        with SyncApi(url, token) as api:
+            record = {
+                "name": arguments[2],
+                "namespace": namespace,
+                "revision": 1,
+                "status": status,
+                "updated": "2026-11-30 00:00:00 +0000 UTC",
+                "chart": arguments[3].rsplit("/", 1)[-1],
+                "chart_version": option(arguments, "--version"),
+                "app_version": option(arguments, "--version"),
+                "config": {},
+                "objects": [],
+                "description": "Initial install underway",
+            }
+            releases.store(api, record)
+
+    def helm(self, arguments: list[str]) -> None:
+        if arguments[0] == "version":
+            super().helm(arguments)
+        from kai_lab_pipeline.clients.helm import nested
+        from kai_lab_pipeline.rehearsal import helm, profiles, releases
+        from kai_lab_pipeline.rehearsal.client import SyncApi
+
+        url, token, scale = self._server()
+        namespace = option(arguments, "--namespace") or option(arguments, "-n", "default")
+        try:
+            match arguments:
+                case ["list", *_]:
+                    raise Answer(json.dumps(helm.list_releases(url, token)))
+                case ["history", name, *_]:
+                    with SyncApi(url, token) as api:
+                        rows = [releases.row(record) for record in releases.revisions(api, namespace, name)]
+                    raise Answer(json.dumps(rows))
+                case ["get", "values", name, *_]:
+                    with SyncApi(url, token) as api:
+                        newest = releases.newest(api, namespace, name)
+                    raise Answer(json.dumps(nested(newest["config"]) if newest else None))
+                case ["uninstall", name, *_]:
+                    helm.uninstall(url, token, release=name, namespace=namespace, time_scale=scale)
+                case ["upgrade", "--install", name, chart, *_]:
+                    row = helm.install_or_upgrade(
+                        url,
+                        token,
+                        release=name,
+                        namespace=namespace,
+                        chart=chart,
+                        version=option(arguments, "--version"),
+                        values=dotted_values(arguments),
+                        time_scale=scale,
+                        wait_s=WAIT_S,
+                    )
+                    raise Answer(f"STATUS: {row['status']}\n")
+                case _:
+                    super().helm(arguments)
+        except (helm.HelmError, profiles.UnknownVersion) as error:
+            raise Answer("", f"{error}\n", 1) from None
+
+    def _server(self) -> tuple[str, str, float]:
+        server = json.loads((self.folder / SERVER).read_text())
+        return server["url"], server["token"], server["time_scale"]
+
+
+if __name__ == "__main__":
+    main(SimulatedTools)
