@@ -43,8 +43,26 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     )
     with dev(project) as running:
         yield running
+        _rest(running)
     said = project.run("down", "--all")
     assert said.code == 0, said.text
+
+
+STOP_SCHEDULE = """mutation($id: String!) { stopRunningSchedule(id: $id) {
+    __typename ... on PythonError { message } } }"""
+SCHEDULE_ID = """query($s: InstigationSelector!) { instigationStateOrError(instigationSelector: $s) {
+    ... on InstigationState { id } } }"""
+
+
+def _rest(ui: Ui) -> None:
+    """Turn the schedule off and let what it began end: a night that is cut off is another test's matter."""
+    found = ui.ask(SCHEDULE_ID, s={**REPOSITORY, "name": "nightly"})["instigationStateOrError"]["id"]
+    ui.ask(STOP_SCHEDULE, id=found)
+    ended = {"SUCCESS", "FAILURE", "CANCELED"}
+    until(
+        lambda: all(run["status"] in ended for run in ui.ask(RUNS)["runsOrError"]["results"]),
+        lambda: f"runs go on: {ui.ask(RUNS)}",
+    )
 
 
 def until(found: Callable[[], Any], what: Callable[[], str], deadline_s: float = NIGHT_S) -> Any:
