@@ -12,7 +12,6 @@ from kai_lab_pipeline.lab.scenarios import SCENARIOS, Scenario
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline_tests.scenario_runs import rehearse
 
-
 PARTS = 4
 
 
