@@ -91,6 +91,5 @@ def rehearsed(folder: Path, crossing: str | None) -> Evidence:
 def rehearsed_cases(recording: str) -> Iterator[tuple[Damage, frozenset[str]]]:
     """Every damage and harmless change of a recording, with what it must turn in the rehearsal's bundle."""
     for damage in DAMAGES + HARMLESS:
-        if recording in damage.recordings:
-            if damage.name not in BY_THE_MOMENT:
-                yield damage, ON_REHEARSAL.get(damage.name, damage.turns)
+        if recording in damage.recordings and damage.name not in BY_THE_MOMENT:
+            yield damage, ON_REHEARSAL.get(damage.name, damage.turns)
