@@ -275,37 +275,41 @@ def test_a_kind_cluster_of_this_machine_gets_the_image(place: Workplace) -> None
 # -- tear-down -------------------------------------------------------------------------------------------------------
 
 
-def test_tear_down_takes_away_what_the_lab_made_and_nothing_else(place: Workplace) -> None:
-    place.api.put("runtimeclasses", "", "nvidia", handler="nvidia")  # was there before
+def test_the_last_of_the_lab_goes_and_nothing_else(place: Workplace) -> None:
     place.release("monitoring", "prometheus", "prometheus-1")
+    place.api.put("customresourcedefinitions", "", "podgroups.scheduling.run.ai")  # somebody had KAI there once
     lab = backend(place)
     lab.ensure_cluster(quiet)
     for component, chart in place.settings().charts.by_component().items():
         lab.install(component, chart, quiet)
     place.api.unknown.clear()
-    place.api.put("pods", "default", "kai-whole-gpu")
     place.api.put("pods", "default", "theirs")
-    place.api.put("queues", "", "default")
     place.api.put("namespaces", "", "kai-scheduler")
     place.api.put("customresourcedefinitions", "", "queues.scheduling.run.ai")
     place.api.put("customresourcedefinitions", "", "certificates.cert-manager.io")
-    fields: dict[str, Any] = {"f:metadata": {"f:labels": {".": {}, "f:nvidia.com/gpu.memory": {}}}}
-    managed = [{"manager": "kai-lab", "fieldsV1": fields}, {"manager": "nfd", "fieldsV1": {}}]
-    labels = {"nvidia.com/gpu.memory": "40960", "zone": "a"}
-    place.api.put("nodes", "", "n", status=ready(), metadata={"labels": labels, "managedFields": managed})
     facts = lab.remove_cluster(quiet)
     assert sorted(place.look()["releases"]) == ["monitoring/prometheus"]
     assert place.api.names("pods") == ["theirs"]
-    assert place.api.names("queues") == []
-    assert place.api.names("runtimeclasses") == ["nvidia"]
     assert place.api.names("namespaces") == ["kube-system"]
     assert place.api.names("configmaps") == []
-    assert place.api.objects["nodes", "", "n"]["metadata"]["labels"] == {"zone": "a"}
-    assert list(facts.facts.values()) == [
-        "CRD queues.scheduling.run.ai, with its objects: kubectl --context lab delete crd queues.scheduling.run.ai"
-    ]
+    assert facts.leftovers == ()
+    (kept,) = facts.facts.values()
+    assert kept.startswith("CRD queues.scheduling.run.ai, with its objects: kubectl --kubeconfig ")
+    assert kept.endswith(" --context lab delete crd queues.scheduling.run.ai")
     assert not lab.cluster_exists()
     assert not lab.remove_cluster(quiet).changed
+
+
+def test_what_is_still_there_keeps_the_mark(place: Workplace) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    managed = [{"manager": "kai-lab", "operation": "Apply"}]
+    place.api.put("pods", "default", "kai-whole-gpu", metadata={"managedFields": managed})
+    place.api.put("pods", "default", "gpu-sharing-with-isolation")  # not the lab's
+    (left,) = lab.remove_cluster(quiet).leftovers
+    assert left.what == "pods/kai-whole-gpu"
+    assert left.command.endswith(" --context lab delete pods kai-whole-gpu -n default")
+    assert lab.cluster_exists()
 
 
 def test_the_marks_of_parallel_installs_do_not_undo_each_other(place: Workplace) -> None:

@@ -74,6 +74,13 @@ class Backend(Protocol):
         """Where the lab's own kubeconfig is, or will be, for commands that a person copies."""
         ...
 
+    def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
+        """Whether an object was on the cluster before the lab came: it is never replaced and never removed.
+
+        Raises LabError where that cannot be told.
+        """
+        ...
+
     def keep_output(self, folder: Path) -> None:
         """Keep the whole output of the command lines of a run in this folder."""
         ...

@@ -14,7 +14,7 @@ from typing import Any
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Leftover, Log, StepFacts
 from kai_lab_pipeline.backends.image import ImageProvider
-from kai_lab_pipeline.backends.inventory import Inventory
+from kai_lab_pipeline.backends.inventory import Inventory, key
 from kai_lab_pipeline.backends.owner import (
     PART_OF,
     Mark,
@@ -30,7 +30,7 @@ from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_
 from kai_lab_pipeline.clients.docker import Docker, full_name
 from kai_lab_pipeline.clients.helm import Helm
 from kai_lab_pipeline.clients.kind import Kind
-from kai_lab_pipeline.clients.kubeconfig import check_plugin, write_kubeconfig
+from kai_lab_pipeline.clients.kubeconfig import check_plugin, own_context, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, NotFound
 from kai_lab_pipeline.clients.process import Toolbox
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -51,6 +51,7 @@ class ContextBackend:
         self._pause = pause
         self._kubeconfig = settings.lab_dir / "kubeconfig"
         self._inventory = Inventory(settings)
+        self._before: frozenset[str] | None = None
         self.use(lab_toolbox(settings))
 
     def use(self, tools: Toolbox) -> None:
@@ -105,13 +106,13 @@ class ContextBackend:
         return ClusterFacts(self._kubeconfig, context, cluster.incarnation(), made=False, note=note)
 
     def cluster_exists(self) -> bool:
-        """Whether the cluster answers and carries this lab's mark."""
+        """Whether the cluster carries this lab's mark; False only where that is known.
+
+        Raises LabError when the cluster cannot be asked: not answering is not being gone.
+        """
         if not self._kubeconfig.is_file():
             return False
-        try:
-            mark = read_mark(self._cluster())
-        except LabError:
-            return False
+        mark = read_mark(self._cluster())
         return mark is not None and mark.lab_id == lab_id(self._settings.lab_dir)
 
     def connect(self) -> Cluster:
@@ -124,34 +125,38 @@ class ContextBackend:
         return self._cluster()
 
     def remove_cluster(self, log: Log) -> StepFacts:
-        """Take away what the lab made here; the cluster and all that was there before stay.
+        """Take away the last of what the lab made here: releases, namespaces, and the mark when nothing is left.
 
-        What could not be removed is in the facts, with the command that removes it.
+        The cluster, and all that was there before, stay. What could not be removed is in the leftovers, with the
+        command that removes it; until that is done the mark stays, so that the next tear-down goes on from there.
         """
         self.tools.end_leftovers(log)
         if not self._kubeconfig.is_file():
             return StepFacts("the lab has no cluster", changed=False)
         cluster = self.connect()
         mark = self._own_mark(cluster)
-        self._inventory.remove_pods(cluster, mark, log)
         charts = self._settings.charts.by_component()
-        left: list[Leftover] = []
         for component in reversed(charts):
             self.uninstall(component, charts[component], log)
-        self._inventory.remove_objects(cluster, mark, log)
         self._inventory.remove_namespaces(cluster, mark, log, self._pause)
-        left += self._inventory.leftovers(cluster, mark)
-        remove_mark(cluster)
-        self._kubeconfig.unlink()
-        facts = {f"left behind {n}": f"{item.what}: {item.command}" for n, item in enumerate(left, start=1)}
-        return StepFacts(
-            f"removed what the lab made on context {cluster.context}; the cluster itself is not the lab's"
-            + (f"; {len(left)} things stay" if left else ""),
-            facts=facts,
-            leftovers=tuple(left),
-        )
+        left = [*self._releases_left(cluster), *self._inventory.leftovers(cluster, mark)]
+        kept = self._inventory.kept_definitions(cluster, mark)
+        if not left:
+            remove_mark(cluster)
+            self._kubeconfig.unlink()
+        facts = {f"left behind {n}": f"{item.what}: {item.command}" for n, item in enumerate([*left, *kept], start=1)}
+        said = f"removed what the lab made on context {cluster.context}; the cluster itself is not the lab's"
+        said += f"; {len(left)} things stay" if left else ""
+        if kept:
+            said += "; helm keeps CRDs by design: " + "; ".join(f"{item.what} ({item.command})" for item in kept)
+        return StepFacts(said, facts=facts, leftovers=tuple(left))
 
     # -- image and releases ------------------------------------------------------------------------------------------
+
+    def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
+        if self._before is None:
+            self._before = self._own_mark(self.connect()).found
+        return key(resource, namespace, name) in self._before
 
     def keep_output(self, folder: Path) -> None:
         self.tools.transcripts = folder
@@ -234,7 +239,8 @@ class ContextBackend:
     # -- how ---------------------------------------------------------------------------------------------------------
 
     def _context(self) -> str:
-        context = self._settings.lab.context
+        # The lab's own kubeconfig holds the one context it was given: a tear-down needs no setting to find it again.
+        context = self._settings.lab.context or own_context(self._kubeconfig)
         if not context:
             raise WrongUse(
                 "Backend 'context' needs the name of a kubeconfig context; the current one is never used",
@@ -250,6 +256,12 @@ class ContextBackend:
         if self._helm is None:
             self._helm = lab_helm(self._settings, self.tools.run, cluster)
         return Releases(self._helm, cluster, pause=self._pause)
+
+    def _releases_left(self, cluster: Cluster) -> list[Leftover]:
+        """Releases that the mark still calls the lab's: `uninstall` takes out what it removed."""
+        helm = f"helm --kubeconfig {cluster.kubeconfig} --kube-context {cluster.context}"
+        names = [name.split("/", 1) for name in sorted(self._own_mark(cluster).releases)]
+        return [Leftover(f"helm release {name}", f"{helm} uninstall {name} -n {space}") for space, name in names]
 
     def _own_mark(self, cluster: Cluster) -> Mark:
         mark = read_mark(cluster)

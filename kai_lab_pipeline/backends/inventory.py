@@ -1,27 +1,28 @@
 """What the lab puts on a cluster besides its releases: the objects of the manifests, namespaces, node labels.
 
-Needed where the cluster is not the lab's own: only what was not there before is removed, and a node label only where
-managedFields says that the lab wrote it.
+Needed where the cluster is not the lab's own. What was there when the lab came is written into the cluster's mark, and
+is never changed or removed; the objects themselves are taken away step by step (`workbench.teardown`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import yaml
 
 from kai_lab_pipeline.backends.base import Leftover, Log
 from kai_lab_pipeline.backends.owner import Mark
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
-from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, KINDS, ApiError, Cluster
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours
+from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.settings import Settings
 
 MADE_BY_KAI = "kai-resource-reservation"
 """Namespace that KAI makes for its reservation pods."""
+GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
+"""Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
 NAMESPACE_DEADLINE_S = 60.0
+WORKLOADS = ("pods", "deployments", "daemonsets")
 
 
 class Inventory:
@@ -31,20 +32,13 @@ class Inventory:
         self._settings = settings
 
     def objects(self) -> list[tuple[str, str | None, str]]:
-        """Resource, namespace and name of everything in the manifests, in the order in which it is made."""
-        folder = self._settings.project_file("manifests")
-        files = {*folder.glob("*.yaml"), self._settings.project_file(self._settings.manifests.device_plugin.file)}
-        found = []
-        for file in sorted(files):
-            try:
-                documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-            except (OSError, yaml.YAMLError) as error:
-                raise LabError("A manifest cannot be read", where=str(file), seen=str(error).splitlines()[0]) from error
-            for document in filter(None, documents):
-                meta = document["metadata"]
-                resource = Cluster.resource_of(document)
-                found.append((resource, meta.get("namespace"), str(meta["name"])))
-        return found
+        """Resource, namespace and name of everything the lab applies. Raises ManifestError."""
+        files = (QUEUES, RUNTIME_CLASS, self._settings.manifests.device_plugin.file, CANARY, WHOLE_POD, SHARED_POD)
+        return [
+            (Cluster.resource_of(obj), obj["metadata"].get("namespace"), obj["metadata"]["name"])
+            for file in files
+            for obj in load_manifest(self._settings, file)
+        ]
 
     def namespaces(self) -> tuple[str, ...]:
         """Namespaces that the lab's charts bring."""
@@ -52,32 +46,18 @@ class Inventory:
         return tuple(sorted((named | {MADE_BY_KAI}) - SHARED_NAMESPACES))
 
     def present(self, cluster: Cluster) -> frozenset[str]:
-        """Which of them are on a cluster now."""
+        """What of the lab's names is on a cluster now: objects, namespaces, KAI's CRDs, and GPU labels of nodes."""
         there = {key(*item) for item in self.objects() if cluster.find(item[0], item[2], namespace=item[1]) is not None}
-        spaces = {key("namespaces", None, name) for name in self.namespaces() if cluster.find("namespaces", name)}
-        return frozenset(there | spaces)
-
-    def remove_pods(self, cluster: Cluster, mark: Mark, log: Log) -> None:
-        """Delete the lab's pods at once: sleep as process 1 ignores the polite signal for 30 s."""
-        for resource, namespace, name in self._made(mark):
-            if resource == "pods" and cluster.delete(resource, name, namespace=namespace, grace_s=0):
-                log(f"removed pod {namespace}/{name}")
-
-    def remove_objects(self, cluster: Cluster, mark: Mark, log: Log) -> None:
-        """Delete what the manifests made, and the node labels that the lab wrote."""
-        for resource, namespace, name in reversed(self._made(mark)):
-            if cluster.delete(resource, name, namespace=namespace):
-                log(f"removed {resource}/{name}")
+        there |= {key("namespaces", None, name) for name in self.namespaces() if cluster.find("namespaces", name)}
+        there |= {key("customresourcedefinitions", None, name) for name in _kai_definitions(cluster)}
         for node in cluster.objects("nodes"):
-            labels = labels_written_by_lab(node)
-            if labels:
-                name = node["metadata"]["name"]
-                cluster.patch("nodes", name, {"metadata": {"labels": dict.fromkeys(labels)}})
-                log(f"removed labels {', '.join(labels)} from node {name}")
+            meta = node["metadata"]
+            there |= {key("labels", meta["name"], label) for label in GPU_LABELS if label in (meta.get("labels") or {})}
+        return frozenset(there)
 
     def remove_namespaces(self, cluster: Cluster, mark: Mark, log: Log, pause: Callable[[float], None]) -> None:
-        """Delete the namespaces that were not there before, and wait until they are gone."""
-        waiting = [name for name in self.namespaces() if key("namespaces", None, name) not in mark.found]
+        """Delete the namespaces that came with the lab and hold nothing of others, and wait until they are gone."""
+        waiting = [name for name in self._came_with_the_lab(mark) if not self._others_in(cluster, name)]
         waiting = [name for name in waiting if cluster.delete("namespaces", name)]
         deadline = time.monotonic() + NAMESPACE_DEADLINE_S
         for name in waiting:
@@ -88,38 +68,70 @@ class Inventory:
             log(f"removed namespace {name}")
 
     def leftovers(self, cluster: Cluster, mark: Mark) -> list[Leftover]:
-        """What is still there, and KAI's cluster-wide objects, which helm keeps by design."""
-        kubectl = f"kubectl --context {cluster.context}"
+        """What of the lab is still there, with the command that removes it."""
+        kubectl = kubectl_of(cluster)
         left = []
-        made = [*self._made(mark)]
-        made += [
-            ("namespaces", None, name) for name in self.namespaces() if key("namespaces", None, name) not in mark.found
-        ]
-        for resource, namespace, name in made:
-            if cluster.find(resource, name, namespace=namespace) is not None:
+        for resource, namespace, name in self.objects():
+            living = cluster.find(resource, name, namespace=namespace)
+            if living is not None and is_ours(living) and key(resource, namespace, name) not in mark.found:
                 scope = f" -n {namespace}" if namespace else ""
                 left.append(Leftover(f"{resource}/{name}", f"{kubectl} delete {resource} {name}{scope}"))
-        try:
-            definitions = [str(crd["metadata"]["name"]) for crd in cluster.objects("customresourcedefinitions")]
-        except ApiError:
-            definitions = []
-        kai_groups = {api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai."))}
-        kept = [name for name in definitions if name.split(".", 1)[-1] in kai_groups]
-        return left + [Leftover(f"CRD {name}, with its objects", f"{kubectl} delete crd {name}") for name in kept]
+        for name in self._came_with_the_lab(mark):
+            if cluster.find("namespaces", name) is not None:
+                others = self._others_in(cluster, name)
+                what = f"namespaces/{name}" + (f", in which others have {', '.join(others[:5])}" if others else "")
+                left.append(Leftover(what, f"{kubectl} delete namespaces {name}"))
+        return left
 
-    def _made(self, mark: Mark) -> list[tuple[str, str | None, str]]:
-        return [item for item in self.objects() if key(*item) not in mark.found]
+    def kept_definitions(self, cluster: Cluster, mark: Mark) -> list[Leftover]:
+        """KAI's CRDs that came with the lab: helm keeps them by design, as do their objects."""
+        kubectl = kubectl_of(cluster)
+        return [
+            Leftover(f"CRD {name}, with its objects", f"{kubectl} delete crd {name}")
+            for name in _kai_definitions(cluster)
+            if key("customresourcedefinitions", None, name) not in mark.found
+        ]
+
+    def _came_with_the_lab(self, mark: Mark) -> list[str]:
+        return [name for name in self.namespaces() if key("namespaces", None, name) not in mark.found]
+
+    def _others_in(self, cluster: Cluster, namespace: str) -> list[str]:
+        """Workloads in a namespace that are nobody's children, not on their way out, and not of the lab's releases."""
+        releases = {chart.release for chart in self._settings.charts.by_component().values()}
+        return [
+            f"{resource}/{obj['metadata']['name']}"
+            for resource in WORKLOADS
+            for obj in cluster.objects(resource, namespace=namespace)
+            if not _belongs(obj, releases)
+        ]
+
+
+def _belongs(obj: Mapping[str, Any], releases: set[str]) -> bool:
+    meta = obj["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    return bool(
+        meta.get("ownerReferences")
+        or meta.get("deletionTimestamp")
+        or is_ours(obj)
+        or annotations.get("meta.helm.sh/release-name") in releases
+        or meta.get("namespace") == MADE_BY_KAI
+        or labels.get("app") == MADE_BY_KAI
+    )
+
+
+def _kai_definitions(cluster: Cluster) -> list[str]:
+    groups = {api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai."))}
+    try:
+        names = [str(crd["metadata"]["name"]) for crd in cluster.objects("customresourcedefinitions")]
+    except NotFound:
+        return []
+    return [name for name in names if name.split(".", 1)[-1] in groups]
+
+
+def kubectl_of(cluster: Cluster) -> str:
+    """kubectl on this cluster and no other, as a person types it."""
+    return f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
 
 
 def key(resource: str, namespace: str | None, name: str) -> str:
     return f"{resource}/{namespace or ''}/{name}"
-
-
-def labels_written_by_lab(node: dict[str, Any]) -> list[str]:
-    """Labels of a node whose field manager is the lab."""
-    labels: set[str] = set()
-    for entry in node["metadata"].get("managedFields") or ():
-        if entry.get("manager") == FIELD_MANAGER:
-            fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
-            labels |= {field.removeprefix("f:") for field in fields if field != "."}
-    return sorted(labels & set(node["metadata"].get("labels") or {}))

@@ -64,6 +64,10 @@ class KindBackend:
     def makes_cluster(self) -> bool:
         return True
 
+    def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
+        """Nothing was there before a cluster that the lab makes itself."""
+        return False
+
     def keep_output(self, folder: Path) -> None:
         self.tools.transcripts = folder
 

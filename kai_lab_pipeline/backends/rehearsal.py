@@ -62,6 +62,10 @@ class RehearsalBackend:
     def makes_cluster(self) -> bool:
         return True
 
+    def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
+        """Nothing was there before a cluster that the lab makes itself."""
+        return False
+
     def keep_output(self, folder: Path) -> None:
         """The rehearsal calls no command lines."""
 

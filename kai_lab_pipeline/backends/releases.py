@@ -144,15 +144,20 @@ class Releases:
         return found
 
     def _clear_stale_webhooks(self, chart: Chart, log: Log) -> list[str]:
-        """Delete webhooks whose service is in the namespace of a chart that is not installed: they refuse every pod."""
+        """Delete webhooks whose services were in the namespace of a chart that is not installed, and are gone.
+
+        They would refuse every pod. A webhook whose service is there serves somebody, and stays.
+        """
         if chart.namespace in SHARED_NAMESPACES:
             return []
         removed = []
         for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
             for obj in self._cluster.objects(resource):
-                hooks = obj.get("webhooks") or ()
-                spaces = {((hook.get("clientConfig") or {}).get("service") or {}).get("namespace") for hook in hooks}
-                if spaces == {chart.namespace}:
+                services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in obj.get("webhooks") or ()]
+                if {service.get("namespace") for service in services} != {chart.namespace}:
+                    continue
+                names = {str(service.get("name")) for service in services}
+                if not any(self._cluster.find("services", name, namespace=chart.namespace) for name in names):
                     name = str(obj["metadata"]["name"])
                     log(f"removing webhook {name}, which an earlier {chart.release} left: its service is gone")
                     self._cluster.delete(resource, name)

@@ -113,6 +113,11 @@ def write_kubeconfig(file: Path, content: Mapping[str, Any]) -> None:
     os.replace(partial, file)
 
 
+def own_context(file: Path) -> str | None:
+    """The one context of a kubeconfig that the lab wrote for itself; None when it is not there. Raises LabError."""
+    return Kubeconfig([file]).current
+
+
 def check_plugin(content: Mapping[str, Any], runner: Runner) -> None:
     """Run the user's credential plugin once, if there is one; raises LabError with its last words when it fails.
 

@@ -47,6 +47,15 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Plural resource names of the evidence bundle, with their API version and kind."""
 
 
+def is_ours(obj: Mapping[str, Any]) -> bool:
+    """Whether the lab has applied this object: its field manager stands in managedFields.
+
+    A forced apply onto somebody else's object leaves the same trace, so this alone never allows a deletion where
+    things may have been there before the lab.
+    """
+    return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
+
+
 class ApiError(LabError):
     """The API server answered with an error Status, or could not be reached (`code` 0)."""
 

@@ -6,22 +6,25 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kai_lab_pipeline.backends.base import Log, StepFacts
+from kai_lab_pipeline.backends.base import Backend, Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import Cluster, Invalid
+from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.settings import Settings
-from kai_lab_pipeline.workbench.observe import CANARY, load_manifest
+from kai_lab_pipeline.workbench.ownership import is_foreign, refuse_foreign
 from kai_lab_pipeline.workbench.patience import retry_transient, wait_gone
 
 T = TypeVar("T")
 MANIFESTS: Mapping[str, str] = {
-    "queues": "manifests/queues.yaml",
-    "nvidia_runtime_class": "manifests/runtime-class.yaml",
-    "whole_gpu_pod": "manifests/whole-gpu-pod.yaml",
-    "shared_gpu_pod": "manifests/shared-gpu-pod.yaml",
+    "queues": QUEUES,
+    "nvidia_runtime_class": RUNTIME_CLASS,
+    "whole_gpu_pod": WHOLE_POD,
+    "shared_gpu_pod": SHARED_POD,
 }
 """The manifest of each asset that is one; the device plugin's is named in lab.toml."""
 REPLACEABLE = ("RuntimeClass",)
 """Kinds besides pods with fields that cannot change (a RuntimeClass's handler) and that hold no state of their own."""
+HANDED_OVER = ("Queue",)
+"""Kinds that come with KAI: its chart makes queues of these names, and where KAI is the lab's they are its to set."""
 _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 POD_END_S = 60.0
 """Longest time a replaced pod gets to end, real seconds: busybox's sleep ignores TERM for its 30 s of grace."""
@@ -51,9 +54,8 @@ def check_manifests(settings: Settings, assets: Collection[str]) -> None:
 class Applier:
     """Applies manifests to one cluster within a deadline (seconds), telling what it waits for."""
 
-    settings: Settings
+    backend: Backend
     cluster: Cluster
-    time_scale: float
     deadline_s: float
     log: Log
 
@@ -69,7 +71,10 @@ class Applier:
 
     def _object(self, obj: Mapping[str, Any]) -> tuple[str, int]:
         meta = obj["metadata"]
-        before = self.cluster.find(self.cluster.resource_of(obj), meta["name"], namespace=meta.get("namespace"))
+        resource = self.cluster.resource_of(obj)
+        before = self.cluster.find(resource, meta["name"], namespace=meta.get("namespace"))
+        if before is not None and obj["kind"] not in HANDED_OVER and is_foreign(self.backend, resource, before):
+            return self._as_it_was(obj, resource, before), 1
         try:
             after, attempts = self._retry(lambda: self.cluster.apply(obj), f"apply {obj['kind']} {meta['name']}")
         except Invalid as error:
@@ -80,12 +85,24 @@ class Applier:
             return "created", attempts
         return "unchanged" if content_of(before) == content_of(after) else "configured", attempts
 
+    def _as_it_was(self, obj: Mapping[str, Any], resource: str, before: Mapping[str, Any]) -> str:
+        """Somebody else's object serves when it is what the manifest says; else the step stops. Raises LabError."""
+        try:
+            differs = content_of(self.cluster.apply(obj, dry_run=True)) != content_of(before)
+        except Invalid as error:
+            refuse_foreign(self.backend, resource, before, error.message[:160])
+        else:
+            if differs:
+                refuse_foreign(self.backend, resource, before, "it is not as the manifest says")
+        return "was there before the lab, and is left unchanged"
+
     def _pod(self, obj: Mapping[str, Any]) -> tuple[str, int]:
         """A pod is made once: what was decided at its creation (spec, what webhooks injected) cannot change later."""
         meta = obj["metadata"]
         living = self.cluster.find("pods", meta["name"], namespace=meta["namespace"])
         if living is None:
             return self._create(obj, "created")
+        refuse_foreign(self.backend, "pods", living)
         reason, _ = self._retry(lambda: _why_replace(self.cluster, obj, living), f"compare pod {meta['name']}")
         return ("unchanged", 1) if reason is None else self._replace(obj, reason)
 
@@ -94,7 +111,9 @@ class Applier:
         name, namespace = meta["name"], meta.get("namespace")
         self.log(f"{obj['kind']} {name} is replaced: {reason}")
         self.cluster.delete(resource, name, namespace=namespace)
-        wait_gone(self.cluster, resource, name, namespace=namespace, deadline_s=max(POD_END_S * self.time_scale, 10.0))
+        wait_gone(
+            self.cluster, resource, name, namespace=namespace, deadline_s=max(POD_END_S * self.backend.time_scale, 10.0)
+        )
         return self._create(obj, f"replaced ({reason})")
 
     def _create(self, obj: Mapping[str, Any], said: str) -> tuple[str, int]:

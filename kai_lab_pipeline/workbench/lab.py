@@ -215,9 +215,7 @@ class Lab:
     # -- manifests -------------------------------------------------------------------------------------------------
 
     def applier(self, asset: str) -> Applier:
-        return Applier(
-            self.settings, self.backend.connect(), self.backend.time_scale, self.settings.deadline_s(asset), self.log
-        )
+        return Applier(self.backend, self.backend.connect(), self.settings.deadline_s(asset), self.log)
 
     # -- gates -----------------------------------------------------------------------------------------------------
 

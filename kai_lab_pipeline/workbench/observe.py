@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from kai_lab_pipeline.backends.base import Backend
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Conflict, NotFound
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, lab_queue, load_manifest
 from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.ownership import refuse_foreign
 from kai_lab_pipeline.workbench.state import now
 
 _PODS = ("nodes", "pods", "events")
@@ -56,7 +55,6 @@ WATCHED: Mapping[str, tuple[str, ...]] = {
 }
 """What changes while an asset is waited for."""
 
-CANARY = "manifests/canary-pod.yaml"
 LOG_LINES = 4000
 """Newest lines kept of a log; the isolator's webhook is kept whole, its first line is evidence."""
 
@@ -152,7 +150,9 @@ class Observer:
         pod = load_manifest(self.settings, CANARY)[0]
         try:
             # A canary that is there already was bound by an earlier scheduler: it would prove nothing.
-            if self.cluster.find("pods", pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]) is not None:
+            living = self.cluster.find("pods", pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
+            if living is not None:
+                refuse_foreign(self.backend, "pods", living)
                 self._remove_canary()
             self.cluster.create(pod)
             self._canary_made = True
@@ -169,14 +169,10 @@ class Observer:
     def _dry_runs(self, asset: str) -> dict[str, Mapping[str, Any]]:
         answers: dict[str, Mapping[str, Any]] = {}
         if asset in ("kai_release", "queues"):
-            answers["queue"] = self._dry_run(self._lab_queue())
+            answers["queue"] = self._dry_run(lab_queue(self.settings))
         if asset == "isolator_release":
             answers["shared_pod"] = self._dry_run(probe_pod(self.settings))
         return answers
-
-    def _lab_queue(self) -> dict[str, Any]:
-        queues = load_manifest(self.settings, "manifests/queues.yaml")
-        return next(queue for queue in queues if queue["metadata"]["name"] == "default-queue")
 
     def _dry_run(self, obj: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
@@ -216,37 +212,7 @@ class Observer:
         return ContainerLog(namespace, pod, container, text, previous)
 
 
-def load_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
-    """The objects of a manifest file of the project. Raises LabError that names file and line when it is not YAML."""
-    path = settings.project_file(name)
-    try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ManifestError("A manifest cannot be read", where=str(path), seen=str(error.strerror)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ManifestError("A manifest is not YAML", where=str(path), seen=str(error)) from error
-    objects = [document for document in documents if document is not None]
-    for index, document in enumerate(objects):
-        complete = isinstance(document, dict) and document.get("kind") and document.get("apiVersion")
-        if not complete or not (document.get("metadata") or {}).get("name"):
-            raise ManifestError(
-                "A manifest holds something that is no Kubernetes object",
-                where=f"{path}, document {index + 1}",
-                seen=str(document)[:200],
-                next_step="Every document needs apiVersion, kind and metadata.name.",
-            )
-    if not objects:
-        raise ManifestError("A manifest is empty", where=str(path))
-    return objects
-
-
-class ManifestError(LabError):
-    """A manifest file that cannot be used: wrong use, nothing was touched."""
-
-    exit_code = 2
-
-
 def probe_pod(settings: Settings) -> dict[str, Any]:
     """The shared pod under a name of its own, for the dry-run that shows whether the isolator's webhook mutates."""
-    pod = load_manifest(settings, "manifests/shared-gpu-pod.yaml")[0]
+    pod = load_manifest(settings, SHARED_POD)[0]
     return pod | {"metadata": pod["metadata"] | {"name": "kai-lab-injection-probe"}}

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.clients.manifests import load_manifest
+from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.workbench.apply import manifest_of
 from kai_lab_pipeline.workbench.lab import Lab
-from kai_lab_pipeline.workbench.observe import load_manifest
 
 GPU_RESOURCE = "nvidia.com/gpu"
 RELEASED: Mapping[str, str] = {
@@ -34,17 +35,29 @@ def gpu_labels(lab: Lab) -> dict[str, str]:
 
 
 def label_nodes(lab: Lab) -> StepFacts:
-    """Label the nodes that advertise GPUs; a node that has the labels already is left alone."""
+    """Label the nodes that advertise GPUs; a node that has the labels already is left alone.
+
+    Raises LabError where a label that was there before the lab says something else: GPU feature discovery owns it.
+    """
     cluster = lab.backend.connect()
     wanted = gpu_labels(lab)
     changed = []
     for node in cluster.objects("nodes"):
         if GPU_RESOURCE not in (node.get("status", {}).get("allocatable") or {}):
             continue
-        labels = node["metadata"].get("labels") or {}
-        if any(labels.get(key) != value for key, value in wanted.items()):
-            cluster.patch("nodes", node["metadata"]["name"], {"metadata": {"labels": wanted}})
-            changed.append(node["metadata"]["name"])
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+        differs = {key: value for key, value in wanted.items() if labels.get(key) != value}
+        for key, value in differs.items():
+            if lab.backend.was_there("labels", name, key):
+                raise LabError(
+                    f"The label {key} of node {name} was there before the lab, and says something else",
+                    where=f"node {name}",
+                    seen=f"{key}={labels.get(key)}; the lab's profile says {value}",
+                    next_step="It is left as it is. Set the profile in lab.toml to what the node's GPUs are.",
+                )
+        if differs:
+            cluster.patch("nodes", name, {"metadata": {"labels": differs}})
+            changed.append(name)
     return StepFacts(
         f"labelled {', '.join(changed)}" if changed else "the labels were there already", changed=bool(changed)
     )

@@ -1,7 +1,8 @@
 """Taking a lab away, in an order that works, and looking whether it is gone.
 
 Custom resources go before their operator. A cluster that the lab made itself is removed as a whole, which is the sure
-way; on a cluster that was there before, each thing is removed, and only what carries the lab's field manager.
+way; on a cluster that was there before, each thing is removed, and only what the lab made: it carries the lab's field
+manager, and it was not there when the lab came.
 """
 
 from __future__ import annotations
@@ -11,24 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover
+from kai_lab_pipeline.backends.inventory import GPU_LABELS, kubectl_of
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster
+from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.workbench.lab import Lab
-from kai_lab_pipeline.workbench.observe import load_manifest
+from kai_lab_pipeline.workbench.ownership import is_foreign
 from kai_lab_pipeline.workbench.patience import wait_gone
 
-MANIFESTS_BEFORE_RELEASES = (
-    "manifests/canary-pod.yaml",
-    "manifests/shared-gpu-pod.yaml",
-    "manifests/whole-gpu-pod.yaml",
-    "manifests/queues.yaml",
-    "manifests/runtime-class.yaml",
-)
+MANIFESTS_BEFORE_RELEASES = (CANARY, SHARED_POD, WHOLE_POD, QUEUES, RUNTIME_CLASS)
 RELEASES = ("kai_resource_isolator", "kai_scheduler")
 LAST_RELEASE = "nvml_mock"
-GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
 GONE_S = 90.0
-"""Longest wait for one thing to be gone, real seconds: a sleeping busybox takes 31 s (as measured)."""
+"""Longest wait for one thing to be gone, real seconds."""
+POD_GRACE_S = 1
+"""A sleeping busybox as process 1 ignores the polite signal, and would take its whole 30 s (as measured)."""
 
 
 @dataclass
@@ -45,7 +43,17 @@ def tear_down(lab: Lab) -> Torn:
     Safe to run twice, after a half-built lab, and when the cluster is gone already.
     """
     torn = Torn()
-    if not lab.backend.cluster_exists():
+    try:
+        there = lab.backend.cluster_exists()
+    except LabError as error:
+        raise LabError(
+            "The lab's cluster cannot be asked, and not answering is not being gone: nothing was removed",
+            where=f"lab {lab.state.name} (backend {lab.backend.name})",
+            seen=error.text(),
+            next_step="Make it answer and run it again. If it is gone for good, all that is left of the lab is "
+            f"its folder: rm -r {lab.state.folder}",
+        ) from error
+    if not there:
         torn.done.append("the cluster is gone already")
         return torn
     if not lab.backend.makes_cluster:
@@ -60,7 +68,7 @@ def tear_down(lab: Lab) -> Torn:
 
 def _remove_pieces(lab: Lab, torn: Torn) -> None:
     cluster = lab.backend.connect()
-    kubectl = f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
+    kubectl = kubectl_of(cluster)
     for obj in _objects(lab, MANIFESTS_BEFORE_RELEASES):
         _remove(lab, cluster, obj, kubectl, torn)
     for component in RELEASES:
@@ -68,7 +76,7 @@ def _remove_pieces(lab: Lab, torn: Torn) -> None:
     for obj in load_manifest(lab.settings, lab.settings.manifests.device_plugin.file):
         _remove(lab, cluster, obj, kubectl, torn)
     _uninstall(lab, LAST_RELEASE, torn)
-    _unlabel(cluster, torn)
+    _unlabel(lab, cluster, torn)
 
 
 def _objects(lab: Lab, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
@@ -82,10 +90,10 @@ def _remove(lab: Lab, cluster: Cluster, obj: Mapping[str, Any], kubectl: str, to
     living = cluster.find(resource, name, namespace=namespace)
     if living is None:
         return
-    if not is_ours(living):
+    if is_foreign(lab.backend, resource, living):
         torn.done.append(f"{resource}/{name} was not made by this lab and stays")
         return
-    cluster.delete(resource, name, namespace=namespace)
+    cluster.delete(resource, name, namespace=namespace, grace_s=POD_GRACE_S if resource == "pods" else None)
     try:
         deadline_s = max(GONE_S * lab.backend.time_scale, 5.0)
         wait_gone(cluster, resource, name, namespace=namespace, deadline_s=deadline_s)
@@ -102,24 +110,22 @@ def _uninstall(lab: Lab, component: str, torn: Torn) -> None:
     chart = lab.settings.charts.by_component()[component]
     facts = lab.backend.uninstall(component, chart, lab.log)
     torn.done.append(facts.summary)
-    if any(row["name"] == chart.release and row["namespace"] == chart.namespace for row in lab.backend.releases()):
+    if not facts.skipped and any(
+        row["name"] == chart.release and row["namespace"] == chart.namespace for row in lab.backend.releases()
+    ):
         torn.leftovers.append(
             Leftover(f"helm release {chart.release}", f"helm uninstall {chart.release} -n {chart.namespace}")
         )
 
 
-def _unlabel(cluster: Cluster, torn: Torn) -> None:
+def _unlabel(lab: Lab, cluster: Cluster, torn: Torn) -> None:
     for node in cluster.objects("nodes"):
-        ours = [label for label in GPU_LABELS if label in owned_labels(node)]
+        name = node["metadata"]["name"]
+        owned = owned_labels(node) & set(node["metadata"].get("labels") or {})
+        ours = [label for label in GPU_LABELS if label in owned and not lab.backend.was_there("labels", name, label)]
         if ours:
-            name = node["metadata"]["name"]
             cluster.patch("nodes", name, {"metadata": {"labels": dict.fromkeys(ours)}})
             torn.done.append(f"labels {', '.join(ours)} removed from node {name}")
-
-
-def is_ours(obj: Mapping[str, Any]) -> bool:
-    """Whether the lab applied this object: its field manager stands in managedFields."""
-    return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
 
 
 def owned_labels(obj: Mapping[str, Any]) -> set[str]:

@@ -1,0 +1,351 @@
+"""Backend `context` on somebody else's cluster: what was there before the lab is neither changed nor taken away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kai_lab_pipeline.backends.context import ContextBackend
+from kai_lab_pipeline.clients.kubeconfig import write_kubeconfig
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
+from kai_lab_pipeline.clients.manifests import ManifestError, lab_queue, load_manifest
+from kai_lab_pipeline.commands.down import down_command
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.rehearsal import process
+from kai_lab_pipeline.workbench import steps
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.teardown import tear_down
+from kai_lab_pipeline_tests.stubs.workplace import PROJECT, QuickTools, Workplace, make_workplace
+
+NODE = "gpu-1"
+RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+PLUGIN = ("daemonsets", "nvidia-device-plugin-mock", "kube-system")
+WEBHOOK = "mutatingwebhookconfigurations"
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[process.ServerHandle]:
+    state = tmp_path_factory.mktemp("borrowed")
+    yield process.ensure(state, name="borrowed", options={"components": False})
+    process.stop(state, forget=True)
+
+
+@pytest.fixture
+def theirs(server: process.ServerHandle) -> Iterator[Somebody]:
+    """The cluster through the eyes of somebody else; as it was before, afterwards."""
+    context = str(yaml.safe_load(server.kubeconfig.read_text())["current-context"])
+    cluster = Somebody(server.kubeconfig, context)
+    cluster.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    yield cluster
+    labs = [PLUGIN, ("runtimeclasses", "nvidia", None), ("configmaps", "kai-lab-owner", "kube-system")]
+    for resource, name, namespace in [*labs, *reversed(cluster.seen)]:
+        cluster.delete(resource, name, namespace=namespace, grace_s=0)
+
+
+class Somebody(Cluster):
+    """Makes objects as kubectl does, and remembers which."""
+
+    def __init__(self, kubeconfig: Path, context: str) -> None:
+        super().__init__(kubeconfig, context)
+        self.seen: list[tuple[str, str, str | None]] = []
+
+    def create(self, obj: Any, *, dry_run: bool = False) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kai_lab_pipeline.clients.kubernetes.FIELD_MANAGER", "kubectl-create")
+            made = super().create(obj, dry_run=dry_run)
+        self.seen.append((self.resource_of(obj), obj["metadata"]["name"], obj["metadata"].get("namespace")))
+        return made
+
+    def relabel(self, **labels: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kai_lab_pipeline.clients.kubernetes.FIELD_MANAGER", "gpu-feature-discovery")
+            self.patch("nodes", NODE, {"metadata": {"labels": labels}})
+
+    def advertise(self) -> None:
+        """A GPU on the node, shown by the mock."""
+        self._call(
+            "PATCH",
+            f"/api/v1/nodes/{NODE}/status",
+            body={"status": {"allocatable": {"nvidia.com/gpu": "8"}}},
+            content_type="application/merge-patch+json",
+            what="patch the node's status",
+        )
+        self.create(daemonset("nvml-mock"))
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: process.ServerHandle, theirs: Somebody
+) -> Iterator[Workplace]:
+    for workplace in make_workplace(tmp_path, monkeypatch):
+        content = yaml.safe_load(server.kubeconfig.read_text())
+        write_kubeconfig(workplace.home / ".kube" / "config", content | {"current-context": "another"})
+        shutil.copy(PROJECT / "dagster.yaml", workplace.project)
+        monkeypatch.setenv("KAI_LAB_PROJECT", str(workplace.project))
+        monkeypatch.setenv("KAI_LAB_BACKEND", "context")
+        monkeypatch.setenv("DAGSTER_HOME", "")  # commands set it for their process
+        yield workplace
+
+
+def lab_on(place: Workplace, context: str | None) -> Lab:
+    settings = place.settings(lab__backend="context", lab__context=context)
+    lab = Lab(settings, "test", quiet)
+    backend = ContextBackend(settings, pause=lambda seconds: None)
+    backend.use(QuickTools(backend.tools.registry, backend.tools.transcripts))
+    lab.backend = backend
+    return lab
+
+
+@pytest.fixture
+def lab(place: Workplace, theirs: Somebody) -> Lab:
+    return lab_on(place, theirs.context)
+
+
+def daemonset(name: str, namespace: str = "kube-system") -> dict[str, Any]:
+    container = {"name": "c", "image": "busybox"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def pod(name: str, namespace: str = "default") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+    }
+
+
+def state_of(cluster: Cluster, resource: str, name: str, namespace: str | None = None) -> Any:
+    """Who an object is and what was last done to it."""
+    found = cluster.find(resource, name, namespace=namespace)
+    return found and (found["metadata"]["uid"], found["metadata"]["resourceVersion"])
+
+
+# -- what was there before -------------------------------------------------------------------------------------------
+
+
+def test_a_runtime_class_that_is_as_the_lab_wants_it_serves_and_stays(lab: Lab, theirs: Somebody) -> None:
+    theirs.create(RUNTIME_CLASS | {"handler": "runc"})
+    before = state_of(theirs, "runtimeclasses", "nvidia")
+    lab.backend.ensure_cluster(quiet)
+    facts = steps.apply(lab, "nvidia_runtime_class")
+    assert not facts.changed
+    assert "was there before the lab" in facts.summary
+    torn = tear_down(lab)
+    assert "runtimeclasses/nvidia was not made by this lab and stays" in torn.done
+    assert torn.leftovers == []
+    assert state_of(theirs, "runtimeclasses", "nvidia") == before, "not even its managed fields changed"
+
+
+def test_one_with_another_handler_stops_the_step_and_stays(lab: Lab, theirs: Somebody) -> None:
+    theirs.create(RUNTIME_CLASS | {"handler": "nvidia"})
+    before = state_of(theirs, "runtimeclasses", "nvidia")
+    lab.backend.ensure_cluster(quiet)
+    with pytest.raises(LabError, match="runtimeclasses/nvidia is on the cluster already") as caught:
+        steps.apply(lab, "nvidia_runtime_class")
+    assert "written by kubectl-create" in caught.value.seen
+    assert "kubectl delete runtimeclasses nvidia" in caught.value.next_step
+    assert state_of(theirs, "runtimeclasses", "nvidia") == before
+
+
+@pytest.mark.parametrize("asset", ["device_plugin", "shared_gpu_pod"])
+def test_an_object_that_came_after_the_lab_is_no_more_the_labs(lab: Lab, theirs: Somebody, asset: str) -> None:
+    lab.backend.ensure_cluster(quiet)
+    obj = steps.objects_of(lab, asset)[0]
+    meta = obj["metadata"]
+    named = {"metadata": {"name": meta["name"], "namespace": meta["namespace"]}}
+    theirs.create((daemonset("x") if obj["kind"] == "DaemonSet" else pod("x")) | named)
+    resource = theirs.resource_of(obj)
+    before = state_of(theirs, resource, meta["name"], meta["namespace"])
+    with pytest.raises(LabError, match="the lab did not make it"):
+        steps.apply(lab, asset)
+    torn = tear_down(lab)
+    assert f"{resource}/{meta['name']} was not made by this lab and stays" in torn.done
+    assert state_of(theirs, resource, meta["name"], meta["namespace"]) == before
+
+
+def test_a_canary_of_somebody_else_is_not_taken_away(lab: Lab, theirs: Somebody) -> None:
+    theirs.create(pod("kai-lab-canary"))
+    lab.backend.ensure_cluster(quiet)
+    with pytest.raises(LabError, match="pods/kai-lab-canary is on the cluster already"), lab.observer() as observer:
+        observer.observe("kai_release")
+    assert theirs.find("pods", "kai-lab-canary", namespace="default") is not None
+
+
+def test_what_the_lab_made_is_replaced_and_removed(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    assert steps.apply(lab, "nvidia_runtime_class").changed
+    assert steps.apply(lab, "device_plugin").changed
+    assert "unchanged" in steps.apply(lab, "device_plugin").summary
+    torn = tear_down(lab)
+    assert torn.leftovers == []
+    assert theirs.find("runtimeclasses", "nvidia") is None
+    assert theirs.find(PLUGIN[0], PLUGIN[1], namespace=PLUGIN[2]) is None
+    assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
+    assert not lab.backend.cluster_exists()
+    assert tear_down(lab).done == ["the cluster is gone already"]
+
+
+def test_labels_of_the_node_are_written_only_where_there_were_none(lab: Lab, theirs: Somebody) -> None:
+    theirs.advertise()
+    theirs.relabel(**{"nvidia.com/gpu.count": "8", "zone": "a"})
+    lab.backend.ensure_cluster(quiet)
+    assert lab.backend.was_there("labels", NODE, "nvidia.com/gpu.count")
+    assert steps.label_nodes(lab).changed
+    torn = tear_down(lab)
+    assert f"labels nvidia.com/gpu.memory, nvidia.com/gpu.product removed from node {NODE}" in torn.done
+    labels = theirs.get("nodes", NODE)["metadata"]["labels"]
+    assert {key: labels[key] for key in ("nvidia.com/gpu.count", "zone")} == {"nvidia.com/gpu.count": "8", "zone": "a"}
+    assert "nvidia.com/gpu.memory" not in labels
+
+
+def test_a_label_of_others_that_says_something_else_stops_the_step(lab: Lab, theirs: Somebody) -> None:
+    theirs.advertise()
+    theirs.relabel(**{"nvidia.com/gpu.memory": "81559"})
+    lab.backend.ensure_cluster(quiet)
+    with pytest.raises(LabError, match="was there before the lab") as caught:
+        steps.label_nodes(lab)
+    assert caught.value.seen == "nvidia.com/gpu.memory=81559; the lab's profile says 40960"
+    assert theirs.get("nodes", NODE)["metadata"]["labels"]["nvidia.com/gpu.memory"] == "81559"
+
+
+# -- namespaces and webhooks -----------------------------------------------------------------------------------------
+
+
+def test_a_namespace_with_work_of_others_is_left_and_told(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    theirs.create(pod("somebodys", "kai-scheduler"))
+    torn = tear_down(lab)
+    (left,) = torn.leftovers
+    assert left.what == "namespaces/kai-scheduler, in which others have pods/somebodys"
+    assert left.command.endswith("delete namespaces kai-scheduler")
+    assert lab.backend.cluster_exists(), "the mark stays until nothing is left"
+    theirs.delete("pods", "somebodys", namespace="kai-scheduler", grace_s=0)
+    assert tear_down(lab).leftovers == []
+    assert theirs.find("namespaces", "kai-scheduler") is None
+    assert not lab.backend.cluster_exists()
+
+
+def test_a_webhook_that_serves_somebody_stays_and_a_dead_one_goes(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    port = {"port": 443}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "guard", "namespace": "kai-scheduler"}}
+    theirs.create(service | {"spec": {"ports": [port]}})
+    for name, serves in (("guard", "guard"), ("stale", "gone")):
+        theirs.create(webhook(name, serves))
+    lab.backend.install("kai_scheduler", lab.settings.charts.kai_scheduler, quiet)
+    assert theirs.find(WEBHOOK, "guard") is not None
+    assert theirs.find(WEBHOOK, "stale") is None
+
+
+def webhook(name: str, service: str) -> dict[str, Any]:
+    hook = {
+        "name": f"{name}.example.com",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+        "clientConfig": {"service": {"name": service, "namespace": "kai-scheduler"}},
+        "rules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["x"]}],
+    }
+    api = "admissionregistration.k8s.io/v1"
+    return {
+        "apiVersion": api,
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [hook],
+    }
+
+
+# -- a cluster that cannot be asked ----------------------------------------------------------------------------------
+
+
+def test_not_answering_is_not_being_gone(
+    lab: Lab, theirs: Somebody, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`down` says that nothing was removed, exits 3, and keeps the folder: the way back to what is left."""
+    lab.state.open()
+    lab.backend.ensure_cluster(quiet)
+    kubeconfig = lab.settings.lab_dir / "kubeconfig"
+    right = kubeconfig.read_text()
+    kubeconfig.write_text(right.replace(theirs_server(kubeconfig), "http://127.0.0.1:9"))
+    with pytest.raises(LabError, match="not answering is not being gone") as caught:
+        tear_down(lab)
+    assert caught.value.exit_code == 3
+    assert f"rm -r {lab.state.folder}" in caught.value.next_step
+    for everything in (False, True):
+        assert down_command(everything=everything) == 3
+        said = capsys.readouterr()
+        assert "nothing is left" not in said.out
+        assert "nothing was removed" in " ".join((said.out + said.err).split())
+        assert lab.state.recorded() is not None
+    kubeconfig.write_text(right)
+    assert down_command(everything=True) == 0, "no setting names the context: the lab's own kubeconfig does"
+    assert not lab.state.folder.exists()
+    assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
+
+
+def theirs_server(kubeconfig: Path) -> str:
+    return str(yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+
+
+# -- manifests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["apiVersion: v1\nkind: Pod\nmetadata: [name]\n", "apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", "- pod\n"],
+)
+def test_what_is_no_object_is_named(place: Workplace, text: str) -> None:
+    settings = place.settings()
+    settings.project_file("manifests/whole-gpu-pod.yaml").write_text(text)
+    with pytest.raises(ManifestError, match="no Kubernetes object") as caught:
+        load_manifest(settings, "manifests/whole-gpu-pod.yaml")
+    assert caught.value.where.endswith("whole-gpu-pod.yaml, document 1")
+
+
+def test_a_pod_without_a_namespace_goes_to_default(place: Workplace) -> None:
+    settings = place.settings()
+    file = settings.project_file("manifests/whole-gpu-pod.yaml")
+    file.write_text(file.read_text().replace("  namespace: default\n", ""))
+    assert load_manifest(settings, "manifests/whole-gpu-pod.yaml")[0]["metadata"]["namespace"] == "default"
+
+
+def test_queues_without_the_labs_own_are_wrong_use(place: Workplace) -> None:
+    settings = place.settings()
+    file = settings.project_file("manifests/queues.yaml")
+    file.write_text(file.read_text().replace("name: default-queue", "name: another"))
+    with pytest.raises(ManifestError, match="no queue 'default-queue'") as caught:
+        lab_queue(settings)
+    assert caught.value.exit_code == 2
+
+
+def test_the_server_of_these_tests_refuses_nothing_by_chance(theirs: Somebody) -> None:
+    """What others make here is theirs by its managed fields, or the tests above would show nothing."""
+    theirs.create(RUNTIME_CLASS | {"handler": "runc"})
+    managers = {entry["manager"] for entry in theirs.get("runtimeclasses", "nvidia")["metadata"]["managedFields"]}
+    assert managers == {"kubectl-create"}
+    with suppress(ApiError):
+        theirs.apply(RUNTIME_CLASS | {"handler": "runc"}, dry_run=True)
+    assert {
+        entry["manager"] for entry in theirs.get("runtimeclasses", "nvidia")["metadata"]["managedFields"]
+    } == managers
