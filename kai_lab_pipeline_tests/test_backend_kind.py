@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind import KindBackend
 from kai_lab_pipeline.backends.node_mirrors import hosts_toml
 from kai_lab_pipeline.backends.owner import lab_id
+from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.mirrors import Mirrors
 from kai_lab_pipeline.clients.tools import ToolError, ToolMissing
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -102,6 +105,43 @@ def test_the_image_is_built_while_the_cluster_is_made(place: Workplace, log: Lin
     assert facts.changed
     assert facts.facts["loaded"] == "kind load docker-image"
     assert not lab.provide_image(log).changed
+
+
+def test_a_new_cluster_pulls_ahead_what_the_last_one_had(place: Workplace, log: Lines) -> None:
+    images = ["registry.example/kai/binder:v1", "registry.example/kai/scheduler:v1"]
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert place.calls("docker", "exec", NODE, "crictl", "pull") == [], "nothing is known yet"
+    there = place.look()["images"]
+    place.change(images=there | {NODE: there[NODE] | {name: f"pulled:{name}" for name in images}})
+    lab.remove_cluster(log)
+    with pytest.MonkeyPatch.context() as patch:
+        pulled = threading.Event()  # the image takes as long to build as the pulls take
+        pull = Docker.pull_on_node
+
+        def noted(docker: Docker, node: str, image: str) -> None:
+            pull(docker, node, image)
+            if image == images[-1]:
+                pulled.set()
+
+        patch.setattr(Docker, "pull_on_node", noted)
+        patch.setattr(ImageProvider, "prepare", lambda *_: pulled.wait(PATIENCE_S))
+        backend(place).ensure_cluster(log)
+    assert [call[-1] for call in place.calls("docker", "exec", NODE, "crictl", "pull")] == images, "not what was loaded"
+    backend(place).remove_cluster(log)
+    place.forget_calls()
+    backend(place, charts__kai_scheduler__version="v0.18.0").ensure_cluster(log)
+    assert place.calls("docker", "exec", NODE, "crictl", "pull") == [], "other versions bring other images"
+
+
+def test_a_pull_that_does_not_work_is_left_to_the_pods(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.change(images={NODE: {"registry.example/kai/binder:v1": "pulled:x"}})
+    lab.remove_cluster(log)
+    place.rules({"match": "crictl pull", "rc": 1, "err": "unauthorized", "out": ""})
+    assert backend(place).ensure_cluster(log).made
 
 
 def test_node_image_and_config_come_from_the_settings(place: Workplace, log: Lines) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.backends.ahead import PullAhead
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.node_mirrors import mirrors_config, write_mirrors
@@ -50,6 +51,7 @@ class KindBackend:
         self._docker = Docker(tools.run)
         self._kind = Kind(tools.run)
         self._images = ImageProvider(self._settings, tools.run, self._docker, self._kind)
+        self._ahead = PullAhead(self._settings, self._docker)
         self._helm = lab_helm(self._settings, tools.run, self._cluster())
 
     @property
@@ -118,6 +120,7 @@ class KindBackend:
             self._forget()
             return StepFacts(f"there is no kind cluster {self._name}", changed=False)
         self._refuse_foreign()
+        self._ahead.remember(self._kind.nodes(self._name), log)
         self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
         self._forget()
         return StepFacts(f"kind cluster {self._name} is deleted, with everything in it")
@@ -188,7 +191,7 @@ class KindBackend:
     def _make(self, log: Log) -> ClusterFacts:
         kind = self._settings.kind
         self._write_record("making")
-        with self._image_meanwhile(log):
+        with self._meanwhile(log) as pull_ahead:
             try:
                 self._kind.create(
                     self._name,
@@ -204,6 +207,7 @@ class KindBackend:
                 self._wait_until(lambda: self._not_answering(cluster), deadline_s, "the API server does not answer")
                 write_mark(cluster, new_mark(self._name, self._settings.lab_dir, made=True))
                 write_mirrors(self._settings, self._docker, self._kind.nodes(self._name), log)
+                pull_ahead.start()
                 self._wait_until(lambda: _nodes_not_ready(cluster), deadline_s, "a node is not Ready")
             except LabError as error:
                 if "already exist for a cluster" in error.seen:
@@ -216,8 +220,12 @@ class KindBackend:
         return self._facts(cluster, made=True)
 
     @contextlib.contextmanager
-    def _image_meanwhile(self, log: Log) -> Iterator[None]:
-        """Build the image while kind makes the cluster; a failure of it is told again by its own step."""
+    def _meanwhile(self, log: Log) -> Iterator[threading.Thread]:
+        """Build the image while kind makes the cluster; a failure of it is told again by its own step.
+
+        The thread that is given lets the nodes pull ahead. It is started when they can, and nobody waits for it: when
+        the cluster is ready and the image built, what it has not done is left to the pods.
+        """
 
         def build() -> None:
             try:
@@ -225,15 +233,24 @@ class KindBackend:
             except LabError as error:
                 log(f"the image is not ready, its own step will try again: {error.what}")
 
+        stop = threading.Event()
         builder = threading.Thread(target=build, name="image", daemon=True)
+        puller = threading.Thread(
+            target=lambda: self._ahead.pull(lambda: self._kind.nodes(self._name), stop, log), name="pulls", daemon=True
+        )
         builder.start()
         try:
-            yield
+            yield puller
         except BaseException:
             self.tools.end_all()
             raise
         finally:
             builder.join()
+            stop.set()
+            if puller.ident is not None:
+                if puller.is_alive():
+                    self.tools.end_all()
+                puller.join()
             self.tools.reopen()
 
     def _clean_after(self, error: LabError, log: Log) -> None:

@@ -38,6 +38,16 @@ class NodeImage:
     id: str
     names: tuple[str, ...]
 
+    @property
+    def tag(self) -> str | None:
+        """A name with a tag, if it has one."""
+        return next((name for name in self.names if "@" not in name), None)
+
+    @property
+    def pulled(self) -> bool:
+        """Whether it came from a registry: what was loaded has no digest there."""
+        return any("@" in name for name in self.names)
+
     def is_called(self, name: str) -> bool:
         return full_name(name) in {full_name(tag) for tag in self.names}
 
@@ -132,6 +142,12 @@ class Docker:
         return tuple(
             NodeImage(str(row.get("id", "")), (*(row.get("repoTags") or ()), *(row.get("repoDigests") or ())))
             for row in rows
+        )
+
+    def pull_on_node(self, node: str, image: str, *, deadline_s: float = 300) -> None:
+        """Let a kind node's container runtime pull an image, by the mirrors and logins of the node."""
+        self._docker.call(
+            *("exec", node, "crictl", "pull", image), what=f"{node} could not pull {image}", deadline_s=deadline_s
         )
 
     def running(self, container: str) -> bool:

@@ -204,9 +204,13 @@ class Tools:
                 case ["save", *_]:
                     images = {name: local[name] for name in arguments[3:]}
                     Path(option(arguments, "--output")).write_text(json.dumps(images))
+                case ["exec", node, "crictl", "pull", image]:
+                    data["images"].setdefault(node, {})[image] = f"pulled:{image}"
                 case ["exec", node, "crictl", *_]:
                     rows = [
                         {"id": i, "repoTags": [f"docker.io/library/{n}"]}
+                        if not i.startswith("pulled:")
+                        else {"id": i, "repoTags": [n], "repoDigests": [f"{n.rpartition(':')[0]}@sha256:0"]}
                         for n, i in data["images"].get(node, {}).items()
                     ]
                     raise Answer(json.dumps({"images": rows}))
