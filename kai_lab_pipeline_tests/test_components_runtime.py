@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from kai_lab_pipeline.rehearsal.client import RESOURCES, Api, ApiError, Object, Resource, error_of
 from kai_lab_pipeline.rehearsal.components.events import Recorder
-from kai_lab_pipeline.rehearsal.components.informers import Informer
-from kai_lab_pipeline.rehearsal.components.runtime import WorkQueue
+from kai_lab_pipeline.rehearsal.components.informers import Informer, Key
+from kai_lab_pipeline.rehearsal.components.runtime import Controller, Sim, SimOptions, WorkQueue
 
 POD: Object = {
     "apiVersion": "v1",
@@ -121,6 +122,62 @@ def test_a_key_is_worked_on_once_at_a_time_and_again_if_it_changed_meanwhile() -
         assert await queue.take() == ("", "late")
 
     run(work)
+
+
+class Waiting(Controller):
+    """Works in a pod, and on each key until it is told to end."""
+
+    name = "waiting"
+    lives_in = ("default", {"app": "waiting"})
+
+    def __init__(self, sim: Sim) -> None:
+        super().__init__(sim)
+        self.begun: asyncio.Queue[Key] = asyncio.Queue()
+        self.may_end = asyncio.Event()
+        self.finished: list[Key] = []
+
+    def wake_all(self) -> None:
+        self.queue.add(("", "work"))
+
+    async def reconcile(self, key: Key) -> None:
+        self.begun.put_nowait(key)
+        await self.may_end.wait()
+        self.finished.append(key)
+
+
+def test_what_a_controller_was_at_ends_with_its_pod_and_begins_anew_with_the_next(tmp_path: Path) -> None:
+    async def work() -> None:
+        sim = Sim(FakeApi(), tmp_path, SimOptions())
+        controller = Waiting(sim)
+        controller.start()
+        pods = sim.of("pods")
+        pods.learn(_running("1"))
+        assert await controller.begun.get() == ("", "work")
+        pods.forget("default", "waiting-1", "uid-1")
+        controller.may_end.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert controller.finished == [], "a process that is gone finishes nothing"
+        pods.learn(_running("2"))
+        assert await controller.begun.get() == ("", "work")
+        await sim.stop()
+        assert controller.finished == [("", "work")]
+
+    run(work)
+
+
+def _running(number: str) -> Object:
+    return {
+        **POD,
+        "metadata": {
+            "name": f"waiting-{number}",
+            "namespace": "default",
+            "uid": f"uid-{number}",
+            "labels": {"app": "waiting"},
+            "resourceVersion": number,
+        },
+        "status": {"containerStatuses": [{"state": {"running": {}}}]},
+    }
 
 
 def test_an_error_body_that_is_no_status_is_quoted() -> None:

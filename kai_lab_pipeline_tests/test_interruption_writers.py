@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import signal
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -14,7 +16,7 @@ from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline_tests.lab_project import LabProject, project
 from kai_lab_pipeline_tests.living_lab import LivingLab
 from kai_lab_pipeline_tests.rehearsal_lab import NODE
-from kai_lab_pipeline_tests.soak.kills import Run, history
+from kai_lab_pipeline_tests.soak.kills import Run, history, history_is_being_written
 
 pytestmark = [pytest.mark.xdist_group("writers"), pytest.mark.timeout(600)]
 
@@ -32,13 +34,16 @@ def holder(made: LabProject) -> Iterator[Run]:
         yield run
 
 
-@contextmanager
+@contextlib.contextmanager
 def _halted(made: LabProject) -> Iterator[Run]:
     run = Run(made)
     try:
-        run.wait_steps(1)
-        run.process.send_signal(signal.SIGSTOP)
-        assert run.process.poll() is None, run.text
+        for steps in itertools.count(1):
+            run.wait_steps(steps)
+            run.halt()
+            if not history_is_being_written(made):  # halted there, it would keep all labs from their common history
+                break
+            run.process.send_signal(signal.SIGCONT)
         yield run
     finally:
         if run.process.poll() is None:
@@ -117,7 +122,6 @@ def test_a_crash_frees_the_lab_and_the_next_run_closes_the_dead_one(made: LabPro
     assert set(history(made).values()) <= {"SUCCESS", "FAILURE"}
 
 
-@pytest.mark.skip(reason="a run halted inside a history write locks the database; not settled yet")
 def test_another_lab_is_built_at_the_same_time(made: LabProject) -> None:
     with _halted(made) as run:
         said = made.run("run", "--select", "cluster", KAI_LAB_NAME="beside")
@@ -126,3 +130,16 @@ def test_another_lab_is_built_at_the_same_time(made: LabProject) -> None:
         (row,) = (row for row in made.call("status", "--json").json["assets"] if row["asset"] == "cluster")
         assert row["reason"].startswith("last made in lab beside")
         assert made.run("down", KAI_LAB_NAME="beside").code == 0
+
+
+def test_a_history_that_a_halted_process_keeps_is_told_with_the_way_out(made: LabProject) -> None:
+    runs = made.folder / ".dagster_home" / "history" / "runs.db"
+    with contextlib.closing(sqlite3.connect(runs, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        said = made.run("run", "--select", "cluster")
+        database.execute("ROLLBACK")
+    assert said.code == 3, said.text
+    assert "Dagster's history cannot be written or read" in said.err
+    assert "database is locked" in said.err
+    assert "let it go on (fg, or kill -CONT) or end it, then run it again" in said.err
+    assert "Traceback" not in said.text

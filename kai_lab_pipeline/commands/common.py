@@ -66,9 +66,14 @@ def dagster_instance(settings: Settings) -> Iterator[DagsterInstance]:
             "Dagster's history cannot be written or read",
             where=str(settings.dagster_home),
             seen=str(error.orig),
-            next_step="Free some space or mend the folder's permissions, then run it again: it goes on from what is "
-            "there.",
+            next_step=f"{_remedy(error.orig)}, then run it again: it goes on from what is there.",
         ) from None
+
+
+def _remedy(error: object) -> str:
+    if "locked" in str(error):
+        return "Another process was halted while it wrote there: let it go on (fg, or kill -CONT) or end it"
+    return "Free some space or mend the folder's permissions"
 
 
 def prepare_dagster_home(settings: Settings) -> Path:

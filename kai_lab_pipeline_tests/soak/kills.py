@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -101,6 +102,13 @@ class Run:
         with self._news:
             if not self._news.wait_for(lambda: self._ended or self._steps >= count, PATIENCE_S):
                 raise Undone(f"not {count} steps within {PATIENCE_S:.0f} s:\n{self.text}")
+
+    def halt(self) -> None:
+        """SIGSTOP, and wait until it is halted. Raises Undone when it has ended before."""
+        self.process.send_signal(signal.SIGSTOP)
+        found = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if found is None or found.si_code != os.CLD_STOPPED:
+            raise Undone(f"the run ended before it was halted:\n{self.text}")
 
     def ended_within(self, seconds: float) -> bool:
         try:
@@ -205,6 +213,18 @@ def history(project: LabProject) -> dict[str, str]:
         project,
         lambda instance: {r.dagster_run.run_id: r.dagster_run.status.value for r in instance.get_run_records()},
     )
+
+
+def history_is_being_written(project: LabProject) -> bool:
+    """Whether some process is inside a write to a database that all runs of the project share."""
+    for path in (project.folder / ".dagster_home" / "history").rglob("*.db"):
+        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.execute("ROLLBACK")
+    return False
 
 
 def _with_history(project: LabProject, read: Callable[[dg.DagsterInstance], dict[str, str]]) -> dict[str, str]:

@@ -185,7 +185,7 @@ class Controller:
         self.api = sim.api.acting_as(self.name)
         self.queue = WorkQueue()
         self._failures: dict[Key, int] = {}
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: dict[asyncio.Task[None], Key] = {}
 
     def watch(self, plural: str, keys: Callable[[Object], list[Key]] | None = None) -> Informer:
         """Looks at the given keys (by default the object's own) whenever an object of that type changes."""
@@ -221,6 +221,8 @@ class Controller:
                 if meta.get("namespace") == namespace and all(
                     (meta.get("labels") or {}).get(k) == v for k, v in labels.items()
                 ):
+                    if not self.alive():
+                        self._drop_work()
                     self.wake_all()
 
             self.sim.of("pods").on_change(pod_changed)
@@ -231,11 +233,18 @@ class Controller:
             while True:
                 key = await self.queue.take()
                 worker = asyncio.create_task(self._one(key), name=f"{self.name} {key}")
-                self._workers.add(worker)
-                worker.add_done_callback(self._workers.discard)
+                self._workers[worker] = key
+                worker.add_done_callback(self._worker_ended)
         finally:
-            for worker in tuple(self._workers):
-                worker.cancel()
+            self._drop_work()
+
+    def _drop_work(self) -> None:
+        """A process that is gone finishes nothing: what it was at in its pod ends with the pod."""
+        for worker in tuple(self._workers):
+            worker.cancel()
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        self.queue.done(self._workers.pop(worker))
 
     async def _one(self, key: Key) -> None:
         try:
@@ -251,8 +260,6 @@ class Controller:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             log.exception("%s %s: %r", self.name, key, error)
             self.queue.add(key, after_s=min(0.1 * 2 ** min(failures, 9), 30.0))
-        finally:
-            self.queue.done(key)
 
     async def reconcile(self, key: Key) -> None:
         raise NotImplementedError
