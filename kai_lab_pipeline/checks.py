@@ -15,11 +15,13 @@ from dagster._utils.warnings import PreviewWarning
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, failure, lab_of, passes
 from kai_lab_pipeline.backends.doctor import Level, examine
+from kai_lab_pipeline.lab.chart_values import values_check
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS
+from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS, RELEASED, VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.workbench.chart_comparison import compare_chart, compared, values_result
 from kai_lab_pipeline.workbench.diagnosing import diagnose_asset
 from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
@@ -28,6 +30,7 @@ ALONE_PATIENCE_S = 15.0
 """How long a check that is executed alone waits for a finding that can still turn, in seconds of a real cluster."""
 LIVE = "the live cluster"
 """Where a check that is executed alone looks."""
+_COMPONENTS = {asset: component for component, asset in RELEASED.items()}
 
 
 def lab_checks(group: Group) -> list[dg.AssetChecksDefinition]:
@@ -36,6 +39,8 @@ def lab_checks(group: Group) -> list[dg.AssetChecksDefinition]:
 
 
 def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
+    component = _COMPONENTS.get(asset) if group.partitions is not None else None
+    expectations = [*CHECKS[asset], *([values_check(asset)] if component else [])]
     with _quiet_preview():
         specs = [
             dg.AssetCheckSpec(
@@ -45,7 +50,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
                 blocking=f"{asset}.{check.name}" in group.gates,
                 **_partitioned(group),
             )
-            for check in CHECKS[asset]
+            for check in expectations
         ]
 
     @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=f"lab-{group.name}")
@@ -55,6 +60,8 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
             results, source = _judge(opened, asset, wanted)
+            if component is not None and VALUES_HAVE_EFFECT in wanted:
+                results = (*results, _values(opened, asset, component))
             changes = [drift.text() for drift in drift_of(opened, asset)] if source == LIVE else []
             unwell = not all(passes(result) for result in results if result.check in wanted)
             diagnosis = diagnose_asset(opened, asset) if unwell else Diagnosis()
@@ -71,6 +78,14 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
                 yield _shown(group, opened, result, source, changes, diagnosis)
 
     return checks
+
+
+def _values(lab: Lab, asset: str, component: str) -> CheckResult:
+    """As the step compared the charts in this run; executed alone, the check compares them itself."""
+    moved = lab.candidate is not None and component in lab.candidate.version_set.moved
+    if moved and compared(lab, component) is None and lab.seen_in_this_run(asset) is None:
+        compare_chart(lab, component)
+    return values_result(lab, component)
 
 
 def _machine_check(group: Group) -> dg.AssetChecksDefinition:
@@ -146,6 +161,8 @@ def _quiet_preview() -> Iterator[None]:
 
 
 def _judge(lab: Lab, asset: str, wanted: frozenset[str]) -> tuple[tuple[CheckResult, ...], str]:
+    if wanted == {VALUES_HAVE_EFFECT}:
+        return (), "the charts"
     seen = lab.seen_in_this_run(asset)
     if seen is not None:
         return lab.judge_asset(asset, seen), "what this run saw when it made the asset"

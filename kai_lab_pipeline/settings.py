@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kai_lab_pipeline.lab.scenarios import SCENARIOS
-from kai_lab_pipeline.lab.spec import CHECKS, Expectations
+from kai_lab_pipeline.lab.spec import CHECKS, RELEASED, VALUES_HAVE_EFFECT, Expectations
 from kai_lab_pipeline.lab.verdict import Excuse
 
 if sys.version_info >= (3, 11):
@@ -171,7 +171,8 @@ class ExcuseEntry(_Section):
     @classmethod
     def _known(cls, value: str) -> str:
         asset, _, check = value.partition(".")
-        if check not in {spec.name for spec in CHECKS.get(asset, ())}:
+        on_release = {VALUES_HAVE_EFFECT} if asset in RELEASED.values() else set()
+        if check not in {spec.name for spec in CHECKS.get(asset, ())} | on_release:
             raise ValueError(f"no check is named {value!r}; write asset.check as in 'kai-lab judge --json'")
         return value
 

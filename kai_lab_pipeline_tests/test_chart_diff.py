@@ -16,7 +16,9 @@ import yaml
 from kai_lab_pipeline.clients.chart_archive import read_chart
 from kai_lab_pipeline.lab.chart_diff import Change, ChartContents, ValueFate, compare_charts
 from kai_lab_pipeline.lab.chart_facts import effects_of, split_key, value_keys
+from kai_lab_pipeline.lab.chart_values import judge_values
 from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY, NVML_MOCK_REPOSITORY, ChartSource
 from kai_lab_pipeline.settings import load_settings
 
@@ -188,7 +190,69 @@ def test_without_rendering_the_difference_says_so() -> None:
     diff = compare_charts(pinned, chart("b", VALUES, deployment("binder", "r/b:1")), OURS)
     assert not diff.rendered
     assert (diff.images, diff.resources, diff.effects) == ((), (), ())
-    assert "Not rendered (no helm at hand)" in diff.text()
+    assert "Not rendered (no helm at hand): images, resources and effects are not_evaluated" in diff.text()
+    refused = ChartContents("kai-scheduler", "b", VALUES, unrendered="helm could not render it: unknown profile")
+    assert (
+        "Not rendered (helm could not render it: unknown profile)"
+        in compare_charts(chart("a", VALUES), refused, OURS).text()
+    )
+
+
+def test_the_version_itself_is_no_difference_in_an_object() -> None:
+    """Each image and each MS_TAG carries it; what else changed would be lost among them."""
+
+    def objects(version: str, level: str) -> dict[str, Any]:
+        made = deployment("operator", f"r/operator:{version}", f"--level={level}")
+        made["metadata"]["annotations"] = {"tag": version}
+        return made
+
+    same = compare_charts(
+        chart("v0.17.0", {}, objects("v0.17.0", "1")), chart("v0.18.2", {}, objects("v0.18.2", "1")), {}
+    )
+    assert same.texts == {}
+    assert [change.after for change in same.images] == ["r/operator:v0.18.2"]
+    diff = compare_charts(
+        chart("v0.17.0", {}, objects("v0.17.0", "1")), chart("v0.18.2", {}, objects("v0.18.2", "2")), {}
+    )
+    [text] = diff.texts.values()
+    changed = [line for line in text.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert [line[-9:] for line in changed] == ["--level=1", "--level=2"]
+
+
+@pytest.mark.parametrize("text", ["kind: Config\napiVersion: kai.scheduler/v1\n{spec}", '{{"kind":"Config",{json}}}'])
+def test_a_config_that_a_hook_gets_in_its_environment_is_looked_into(text: str) -> None:
+    spec = {"admission": {"gpuSharing": False}}
+    plain = {"apiVersion": "kai.scheduler/v1", "metadata": {"name": "kai-config"}, "spec": spec}
+    value = text.format(spec=f"metadata: {{name: kai-config}}\nspec: {json.dumps(spec)}", json=json.dumps(plain)[1:-1])
+    job = deployment("kai-config-deployer", "r/crd-upgrader:v0.17.0")
+    job["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "KAI_CONFIG", "value": value}]
+    assert effects_of([job]) == {"Config kai-config admission.gpuSharing": "false"}
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("global.gpuSharing", "global.gpuSharingMode"),
+        ("binder.plugins.hamicore.enabled", "binder.plugins.hamiCore.on"),
+        ("nothing.alike", "binder.plugins.hamiCore.on"),
+    ],
+)
+def test_the_nearest_key_is_always_named(key: str, nearest: str) -> None:
+    there = {"global": {"gpuSharingMode": "", "tag": ""}, "binder": {"plugins": {"hamiCore": {"on": False}}}}
+    pinned = chart("a", {key.partition(".")[0]: {}})
+    [problem] = compare_charts(pinned, chart("b", there), {key: True}).values
+    assert problem.nearest == nearest
+    finding = judge_values(compare_charts(chart("a", _tree(key)), chart("b", there), {key: True}), {key: True})
+    assert finding.verdict is Verdict.BROKEN
+    assert f"{key} no longer exists in kai-scheduler b" in finding.message
+    assert f"The nearest key there is {nearest}." in finding.message
+
+
+def _tree(key: str) -> dict[str, Any]:
+    tree: Any = False
+    for part in reversed(key.split(".")):
+        tree = {part: tree}
+    return dict(tree)
 
 
 def test_kubernetes_versions_and_long_objects() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kai_lab_pipeline.lab.chart_diff import ChartDiff
 from kai_lab_pipeline.settings import load_settings
 from kai_lab_pipeline_tests.conformance import __main__ as lane
-from kai_lab_pipeline_tests.conformance import graph, objects, suite, toolchain
+from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, suite, toolchain
 from kai_lab_pipeline_tests.conformance.registry import CHARTS
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed, service
 
@@ -123,6 +124,19 @@ def test_every_chart_of_the_lab_has_a_small_one_that_knows_its_values() -> None:
             for part in key.split("."):
                 assert part in where, f"{folder.name} has no value {key}"
                 where = where[part]
+
+
+def test_a_comparison_of_charts_that_says_too_little_is_told() -> None:
+    kai = graph.charts()[1]
+    silent = ChartDiff(kai.release, kai.version, chart_rendering.NEXT, rendered=True)
+    missing = list(chart_rendering._missing(silent, kai))
+    assert missing[0].startswith("the renamed value is held")
+    assert [line.partition(":")[0] for line in missing[1:]] == [
+        "the difference lacks '~ Config kai-config admission.gpuSharing",
+        "the difference lacks '/operator",
+        "the difference lacks '+ ConfigMap kai-news'",
+        "the difference lacks '+ news.kai.scheduler",
+    ]
 
 
 def test_a_service_that_ends_early_shows_its_log(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kai_lab_pipeline.lab.attribution import Cell, Kind
+from kai_lab_pipeline.lab.due import due
 from kai_lab_pipeline.lab.morning import Nightly, morning_summary
 from kai_lab_pipeline.lab.spec import CLAIMS
 from kai_lab_pipeline.lab.verdict import (
@@ -398,3 +399,71 @@ def test_a_set_that_the_night_took_on_and_did_not_reach_is_not_evaluated() -> No
     matrix = build_matrix([record({}), record(KAI_18, [7], night=0)], PINNED)
     summary = morning_summary(matrix, now=NOW, last=night(KAI_18), next_at=None)
     assert (summary.broken, summary.not_evaluated) == ((), (version_set(PINNED, KAI_18).key,))
+
+
+def dead(message: str = "global.gpuSharing no longer exists in kai-scheduler v0.18.3") -> ClaimVerdict:
+    return ClaimVerdict(Verdict.BROKEN, checks=("kai_release.values_have_effect",), message=message)
+
+
+ALIVE = ClaimVerdict(Verdict.HELD)
+
+
+def test_a_value_without_effect_breaks_the_version_set_and_no_claim() -> None:
+    history = [record({}, values=ALIVE), record(KAI_17_2, values=ALIVE), record(KAI_18, values=dead())]
+    matrix = build_matrix(history, PINNED)
+    row = row_of(matrix, KAI_18)
+    assert {one.kind for one in row.cells} == {Kind.HELD}
+    assert row.values is not None
+    assert row.values.kind is Kind.REGRESSION
+    assert row.values.blamed == ("kai_scheduler",)
+    assert str(row.values.last_good) == "kai_scheduler v0.17.2"
+    assert row.state is Kind.REGRESSION
+    assert [one.id for one in matrix.regressions()] == ["rehearsal/fresh/kai_scheduler@0.18.3/values"]
+    assert matrix.exit_code() == 1
+    assert due([row.version_set], matrix, backend="rehearsal") == (), "charts are no matter of chance"
+    last = Nightly(FIRST_NIGHT, tuple(one.version_set.key for one in matrix.rows))
+    said = morning_summary(matrix, now=FIRST_NIGHT, last=last, next_at=None)
+    assert said.broken == (row.version_set.key,)
+    assert f"{row.version_set.key}, values_have_effect: regression." in said.text()
+    assert "global.gpuSharing no longer exists" in said.text()
+
+
+def test_the_newest_of_all_together_blames_the_chart_whose_values_died() -> None:
+    both = KAI_18 | MOCK_4
+    history = [record({}, values=ALIVE), record(KAI_18, values=dead()), record(MOCK_4, values=ALIVE)]
+    matrix = build_matrix([*history, record(both, values=dead())], PINNED)
+    found = row_of(matrix, both).values
+    assert found is not None
+    assert found.blamed == ("kai_scheduler",)
+    assert len(matrix.regressions()) == 1
+
+
+def test_charts_that_could_not_be_compared_leave_the_verdict_of_the_claims() -> None:
+    unknown = ClaimVerdict(Verdict.NOT_EVALUATED, checks=("kai_release.values_have_effect",), message="no connection")
+    matrix = build_matrix([record({}), record(KAI_18, values=unknown)], PINNED)
+    row = row_of(matrix, KAI_18)
+    assert row.values is not None
+    assert (row.values.kind, row.state) == (Kind.NOT_EVALUATED, Kind.HELD)
+    assert row_of(matrix, {}).values is None, "nobody looked in those days"
+    assert matrix.exit_code() == 0
+
+
+def test_a_dead_value_that_is_excused_is_told_and_makes_nothing_red() -> None:
+    excused = replace(dead(), excused=True)
+    matrix = build_matrix([record({}, values=ALIVE), record(KAI_18, values=excused)], PINNED)
+    assert row_of(matrix, KAI_18).state is Kind.EXCUSED
+    assert matrix.exit_code() == 0
+
+
+def test_values_are_rolled_up_and_survive_the_store() -> None:
+    found = broken("it reads it", "it does not", "x no longer exists", transient=False)
+    checks = (
+        CheckResult("nvml_mock_release", "values_have_effect", held("a", "b", "c")),
+        CheckResult("kai_release", "values_have_effect", found),
+    )
+    judgement = Judgement("rehearsal", PINNED, Boundary.EXPECTED, ())
+    made = record_of(judgement, version_set(PINNED, KAI_18), at=FIRST_NIGHT, run_id="r", values=checks)
+    assert made.values == ClaimVerdict(Verdict.BROKEN, False, ("kai_release.values_have_effect",), "x no longer exists")
+    assert VerdictRecord.from_json(made.to_json()) == made
+    older = {key: value for key, value in made.to_json().items() if key != "values"}
+    assert VerdictRecord.from_json(older).values is None

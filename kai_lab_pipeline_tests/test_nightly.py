@@ -47,6 +47,14 @@ def test_a_night_finds_the_planted_regression_and_leaves_no_cluster(project: Lab
     assert broken == {("v0.19.0", 2), ("v0.19.0", 7)}, said.text
     blamed = {tuple(cell["blamed"]) for row in matrix["rows"] for cell in row["claims"] if cell["kind"] == "regression"}
     assert blamed == {("kai_scheduler",)}
+    values = {row["versions"]["kai_scheduler"]: row["values"] for row in matrix["rows"]}
+    assert [version for version, found in values.items() if found["verdict"] != "held"] == ["v0.19.0"]
+    assert values["v0.19.0"]["checks"] == ["kai_release.values_have_effect"]
+    assert "The nearest key there is global.gpuSharingMode" in values["v0.19.0"]["message"]
+    [dead] = matrix["dead_values"]
+    assert (dead["blamed"], dead["first_bad"]["version"]) == (["kai_scheduler"], "v0.19.0")
+    page = (project.settings.state_root / "_nightly" / "matrix" / "matrix.html").read_text(encoding="utf-8")
+    assert "Config kai-config binder.plugins.hamicore.enabled: true -&gt; false" in page, "the charts are rendered"
     labs = [path.parent for path in project.settings.state_root.glob("*/lab.json")]
     assert len(labs) == 4
     assert all(not (lab / "rehearsal" / "server.json").exists() for lab in labs), "a candidate's cluster is left"

@@ -314,3 +314,40 @@ def test_mirrors_without_a_scheme_are_https() -> None:
 )
 def test_versions_are_read_from_any_text(text: str, version: tuple[int, int, int] | None) -> None:
     assert version_in(text) == version
+
+
+class Rendering(Replay):
+    """A helm whose answer to `template` is this text."""
+
+    def __init__(self, out: str, err: str = "", exit_code: int = 0) -> None:
+        super().__init__()
+        self._answers = [{"out": out, "err": err, "rc": exit_code}]
+
+
+def test_a_fetched_chart_is_rendered_without_a_cluster(tmp_path: Path) -> None:
+    run = Rendering("---\n# Source: a.yaml\nkind: A\n---\n---\nkind: B\n---\n# only a comment\n")
+    archive = tmp_path / "kai-scheduler-v0.18.2.tgz"
+    helm = Helm(run, kubeconfig=tmp_path / "none", context="nowhere", home=tmp_path, root=tmp_path)
+    chart = CHART.model_copy(update={"values": {"global.gpuSharing": True, "global.tag": "8"}})
+    assert [one["kind"] for one in helm.template(chart, archive)] == ["A", "B"]
+    [asked] = run.asked
+    assert asked[:4] == ["helm", "template", "kai", str(archive)]
+    assert asked[asked.index("--namespace") + 1] == "kai-ns"
+    assert asked[-4:] == ["--set", "global.gpuSharing=true", "--set-string", "global.tag=8"]
+    assert not {"--kubeconfig", "--kube-context", "--version", "--validate"} & set(asked), "it asks nobody"
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (
+            Rendering("", 'Error: execution error: Unknown GPU profile "a1000"\n', 1),
+            r"could not render kai v0\.17\.0",
+        ),
+        (Rendering("a: [\n"), "rendered no YAML"),
+    ],
+)
+def test_a_chart_that_cannot_be_rendered_is_told(tmp_path: Path, run: Rendering, words: str) -> None:
+    helm = Helm(run, kubeconfig=tmp_path / "none", context="nowhere", home=tmp_path, root=tmp_path)
+    with pytest.raises(ToolError, match=words):
+        helm.template(CHART, tmp_path)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
 from kai_lab_pipeline.assets.step import Step
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
+from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_sets import Lane
-from kai_lab_pipeline.workbench.candidates import before_upgrade, chart_differences, dead_values, with_registry
-from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.candidates import before_upgrade
+from kai_lab_pipeline.workbench.chart_comparison import compare_chart
 from kai_lab_pipeline.workbench.steps import install
 
 
@@ -31,19 +31,9 @@ def install_release(step: Step, component: str) -> dg.MaterializeResult[Any]:
 
 
 def _show_differences(step: Step, component: str) -> None:
-    """Compare the candidate's chart with the pinned one before the cluster is touched, and keep what was found."""
-    stored = step.lab.candidate
-    if stored is None:
-        return
-    project = step.lab.project_settings
-    try:
-        with with_registry(project) as settings:
-            found = chart_differences(settings, stored.version_set, stored.charts)
-    except LabError as error:
-        step.metadata["chart difference"] = f"not evaluated: {error.what}"
-        return
-    if component in found:
-        text = found[component].text()
-        step.metadata["chart difference"] = dg.MetadataValue.md(f"```diff\n{text.replace('```', '')}\n```")
-    dead = tuple(f"{one['component']}: {one['sentence']}" for one in dead_values(found))
-    Nights(project).save(replace(stored, diff="\n\n".join(diff.text() for diff in found.values()), dead_values=dead))
+    """Compare the candidate's chart with the pinned one before the cluster is touched, and show what was found."""
+    found = compare_chart(step.lab, component)
+    text = found.text.replace("```", "") or f"not evaluated: {found.message}"
+    step.metadata["chart difference"] = dg.MetadataValue.md(f"```diff\n{text}\n```")
+    if found.finding.verdict is not Verdict.HELD:
+        step.context.log.warning(f"{VALUES_HAVE_EFFECT} is {found.verdict}: {found.message}")

@@ -12,7 +12,8 @@ from kai_lab_pipeline.clients.discovery import look_up
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.settings import Settings, load_settings
-from kai_lab_pipeline.workbench.candidates import candidate_settings, remove_candidate, with_registry
+from kai_lab_pipeline.workbench.candidates import candidate_settings, remove_candidate
+from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import now

@@ -113,6 +113,14 @@ class Backend(Protocol):
         """
         ...
 
+    def render(self, chart: Chart, archive: Path) -> Sequence[Mapping[str, Any]]:
+        """The objects that a chart makes of its values, as ``helm template`` prints them; touches no cluster.
+
+        `archive` is the chart itself, a folder or .tgz that was fetched already. Raises LabError where nothing can
+        render it: no helm, or a chart that refuses the values.
+        """
+        ...
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         """Rows of ``helm list -A -a -o json``."""
         ...

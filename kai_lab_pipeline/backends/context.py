@@ -223,6 +223,9 @@ class ContextBackend:
         deadline_s = install_deadline_s(self._settings, component)
         return releases.install(chart, log, deadline_s=deadline_s, repair=repair)
 
+    def render(self, chart: Chart, archive: Path) -> Sequence[Mapping[str, Any]]:
+        return lab_helm(self._settings, self.tools.run, self._cluster()).template(chart, archive)
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases(self.connect()).rows()
 

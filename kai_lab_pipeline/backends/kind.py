@@ -134,6 +134,9 @@ class KindBackend:
         deadline_s = install_deadline_s(self._settings, component)
         return self._releases().install(chart, log, deadline_s=deadline_s, repair=repair)
 
+    def render(self, chart: Chart, archive: Path) -> Sequence[Mapping[str, Any]]:
+        return self._helm.template(chart, archive)
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases().rows()
 

@@ -20,6 +20,7 @@ from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, Too
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Chart, Scalar
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KNOWN_BAD: Mapping[tuple[int, int, int], str] = {
     (3, 13, 0): "helm 3.13.0 is refused by public OCI registries (its login handling is broken); use 3.13.1 or newer"
 }
@@ -134,6 +135,22 @@ class Helm:
             log=log,
             hints=hints,
         )
+
+    def template(self, chart: Chart, archive: Path) -> list[dict[str, Any]]:
+        """What an install of a fetched chart would make, its hooks included and its tests not; asks no cluster.
+
+        Raises ToolMissing without helm, ToolError for a chart that refuses the values, LabError for no YAML.
+        """
+        outcome = self._helm.call(
+            *("template", chart.release, str(archive), "--namespace", chart.namespace, "--skip-tests"),
+            *value_options(chart.values),
+            what=f"helm could not render {chart.release} {chart.version}",
+        )
+        try:
+            documents = list(yaml.load_all(outcome.stdout, Loader=_Loader))
+        except yaml.YAMLError as error:
+            raise ToolError(outcome, f"helm rendered no YAML for {chart.release} {chart.version}") from error
+        return [document for document in documents if isinstance(document, dict)]
 
     def rollback(self, release: str, revision: str, namespace: str, *, log: Log) -> Outcome:
         """Go back to a revision; the outcome is returned whatever it is, because healing goes on either way."""

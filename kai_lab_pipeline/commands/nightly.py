@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
+from kai_lab_pipeline.lab.attribution import subjects
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly, Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
 from kai_lab_pipeline.lab.version_sets import Lane, version_set
 from kai_lab_pipeline.settings import Settings
-from kai_lab_pipeline.workbench.candidates import candidate_settings, remove_candidate, with_registry, write_matrix_now
+from kai_lab_pipeline.workbench.candidates import candidate_settings, remove_candidate, write_matrix_now
+from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import WriteLock, now
@@ -115,6 +117,8 @@ def _run_one(settings: Settings, nights: Nights, instance: dg.DagsterInstance, k
     latest = records[-1]
     broken = [str(claim) for claim, found in latest.claims.items() if found.verdict == "broken"]
     said = f"claims {', '.join(broken)} broken" if broken else latest.infrastructure or "every claim held"
+    if latest.values is not None and latest.values.verdict == "broken":
+        said += f"; {latest.values.message}"
     out.print(f"  {said.splitlines()[0]}; boundary {latest.boundary}", markup=False)
 
 
@@ -170,7 +174,8 @@ def _notify(settings: Settings, nights: Nights, matrix: Matrix, out: Any) -> Non
     for regression in matrix.regressions():
         if regression.id in told or not (settings.nightly.notify_command or settings.nightly.notify_url):
             continue
-        text = f"{regression.row.version_set.key}, claim {regression.cell.claim}: {regression.cell.sentence}"
+        cell = regression.cell
+        text = f"{regression.row.version_set.key}, {subjects([cell])}: {cell.sentence} {cell.message}".rstrip()
         try:
             _send(settings, regression.id, text)
         except (LabError, OSError, subprocess.SubprocessError) as error:

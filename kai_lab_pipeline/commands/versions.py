@@ -12,7 +12,7 @@ from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git_tags
 from kai_lab_pipeline.commands.common import settings_with
 from kai_lab_pipeline.lab.versions import Excluded
 from kai_lab_pipeline.settings import Settings
-from kai_lab_pipeline.workbench.candidates import with_registry
+from kai_lab_pipeline.workbench.chart_comparison import with_registry
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import Boundary, Verdict
-from kai_lab_pipeline.lab.verdict_record import ClaimVerdict, VerdictRecord
+from kai_lab_pipeline.lab.verdict_record import VALUES, ClaimVerdict, Subject, VerdictRecord
 from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, moved_components
 from kai_lab_pipeline.lab.versions import component_suffix, normalized, version_key
 
@@ -59,9 +60,9 @@ class VersionRef:
 
 @dataclass(frozen=True)
 class Cell:
-    """One claim of one version set."""
+    """One claim of one version set, or its charts' values."""
 
-    claim: int
+    claim: Subject
     verdict: Verdict
     kind: Kind
     since: datetime
@@ -85,6 +86,13 @@ class Cell:
         return self.kind is Kind.FLAKE and self.verdict is Verdict.BROKEN
 
 
+def subjects(cells: Sequence[Cell]) -> str:
+    """What cells are about, for a sentence: ``claims 2, 7, values_have_effect``."""
+    claims = [str(cell.claim) for cell in cells if isinstance(cell.claim, int)]
+    named = [f"claim{'s' * (len(claims) > 1)} {', '.join(claims)}"] if claims else []
+    return ", ".join([*named, *(VALUES_HAVE_EFFECT for cell in cells if cell.claim == VALUES)])
+
+
 class History:
     """All attempts at one version set on one lane and backend."""
 
@@ -94,18 +102,18 @@ class History:
         self.records = records
         self.backend = first.backend
         self.version_set = VersionSet(first.key, first.versions, first.lane, moved)
-        self._judged: dict[int, list[tuple[VerdictRecord, ClaimVerdict]]] = {}
+        self._judged: dict[Subject, list[tuple[VerdictRecord, ClaimVerdict]]] = {}
 
-    def judged(self, claim: int) -> list[tuple[VerdictRecord, ClaimVerdict]]:
+    def judged(self, claim: Subject) -> list[tuple[VerdictRecord, ClaimVerdict]]:
         """Attempts in which the claim got a verdict; a night lost to infrastructure says nothing."""
         if claim not in self._judged:
-            found = ((record, record.claims.get(claim)) for record in self.records if not record.infrastructure)
+            found = ((record, record.verdict_of(claim)) for record in self.records if not record.infrastructure)
             self._judged[claim] = [
                 (record, one) for record, one in found if one is not None and one.verdict is not Verdict.NOT_EVALUATED
             ]
         return self._judged[claim]
 
-    def holds(self, claim: int) -> bool | None:
+    def holds(self, claim: Subject) -> bool | None:
         """Whether the claim held in the last attempt that judged it; None when there is none."""
         judged = self.judged(claim)
         return None if not judged else judged[-1][1].verdict is not Verdict.BROKEN
@@ -126,7 +134,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, 
 class CellJudge:
     """Makes one cell: the latest verdict, and what the other histories say about where it comes from."""
 
-    def __init__(self, history: History, peers: Sequence[History], claim: int) -> None:
+    def __init__(self, history: History, peers: Sequence[History], claim: Subject) -> None:
         self.history = history
         self.peers = peers
         self.claim = claim
@@ -134,7 +142,7 @@ class CellJudge:
 
     def cell(self) -> Cell:
         latest = self.history.records[-1]
-        current = latest.claims.get(self.claim)
+        current = latest.verdict_of(self.claim)
         if latest.infrastructure or current is None or current.verdict is Verdict.NOT_EVALUATED:
             return self._not_evaluated(latest, current)
         streak = self._streak()
@@ -157,7 +165,7 @@ class CellJudge:
     def _not_evaluated(self, latest: VerdictRecord, current: ClaimVerdict | None) -> Cell:
         start = latest
         for record in reversed(self.history.records):
-            found = record.claims.get(self.claim)
+            found = record.verdict_of(self.claim)
             if not record.infrastructure and found is not None and found.verdict is not Verdict.NOT_EVALUATED:
                 break
             start = record

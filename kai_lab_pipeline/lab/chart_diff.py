@@ -7,7 +7,9 @@ values; without a renderer at hand values, CRDs and metadata are still compared,
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -28,7 +30,9 @@ from kai_lab_pipeline.lab.chart_facts import (
     value_keys,
 )
 from kai_lab_pipeline.lab.evidence import K8sObject
+from kai_lab_pipeline.lab.versions import normalized
 
+_VERSION = "(its version)"
 MAX_OBJECT_LINES = 400
 """Longer objects (CRDs mostly) are said to differ without a text."""
 
@@ -45,6 +49,8 @@ class ChartContents:
     """Objects of the crds/ folder, which helm never renders."""
     objects: tuple[K8sObject, ...] | None = None
     """Rendered with the lab's values; None when nothing could render them."""
+    unrendered: str = "no helm at hand"
+    """Why `objects` is None, where it is."""
     app_version: str = ""
     kube_version: str = ""
     """Kubernetes versions that the chart accepts, as it says."""
@@ -78,6 +84,8 @@ class ValueProblem:
     fate: ValueFate
     similar: tuple[str, ...] = ()
     """Keys of the new chart that look like its successor."""
+    nearest: str = ""
+    """The key of the new chart that is spelled most like it; empty for a chart without values."""
 
     @property
     def sentence(self) -> str:
@@ -116,6 +124,8 @@ class ChartDiff:
     new: str
     rendered: bool
     """Whether objects could be compared; without, `images`, `resources`, `effects` and `texts` say nothing."""
+    unrendered: str = ""
+    """Why they could not."""
     values: tuple[ValueProblem, ...] = ()
     defaults: tuple[Change, ...] = ()
     """Default values that came, went or changed."""
@@ -147,7 +157,10 @@ class ChartDiff:
         """The difference for a person, what matters most first."""
         lines = [f"{self.chart} {self.pinned} -> {self.new}"]
         if not self.rendered:
-            lines.append("Not rendered (no helm at hand): only values, CRDs and metadata were compared.")
+            lines.append(
+                f"Not rendered ({self.unrendered}): images, resources and effects are not_evaluated; "
+                "values, CRDs and metadata were compared."
+            )
         if self.empty:
             lines.append("No difference.")
         if self.values:
@@ -184,6 +197,7 @@ def compare_charts(pinned: ChartContents, new: ChartContents, our_values: Mappin
         pinned=pinned.version,
         new=new.version,
         rendered=rendered,
+        unrendered=next((one.unrendered for one in (pinned, new) if one.objects is None), ""),
         values=tuple(_value_problems(pinned, new, our_values)),
         defaults=_changes(value_keys(pinned.values), value_keys(new.values)),
         crds=_changes(crd_versions(all_before), crd_versions(all_after)),
@@ -195,7 +209,7 @@ def compare_charts(pinned: ChartContents, new: ChartContents, our_values: Mappin
         ),
         effects=_changes(effects_of(before.values()), effects_of(after.values())),
         other=_changes(_metadata(pinned), _metadata(new)),
-        texts=dict(_texts(before, after)),
+        texts=dict(_texts(before, after, _spellings(pinned), _spellings(new))),
     )
 
 
@@ -220,10 +234,10 @@ def _value_problems(pinned: ChartContents, new: ChartContents, ours: Mapping[str
         elif now.open and not was.found:
             yield ValueProblem(key, ValueFate.OPEN)
         elif reads_value(new.templates, path):
-            yield ValueProblem(key, ValueFate.DEPRECATED, _similar(key, known))
+            yield ValueProblem(key, ValueFate.DEPRECATED, _similar(key, known), _nearest(key, known))
         else:
             fate = ValueFate.GONE if was.found or was.open else ValueFate.NEVER_THERE
-            yield ValueProblem(key, fate, _similar(key, known))
+            yield ValueProblem(key, fate, _similar(key, known), _nearest(key, known))
 
 
 def _similar(key: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -234,16 +248,48 @@ def _similar(key: str, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*longer, *close]))[:3]
 
 
+def _nearest(key: str, known: Sequence[str]) -> str:
+    """The one key to look at first: what looks like its successor, else what shares most of its path and spelling."""
+    path = split_key(key)
+
+    def likeness(other: str) -> tuple[int, float]:
+        shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(path, split_key(other), strict=False))
+        return len(list(shared)), difflib.SequenceMatcher(None, key, other).ratio()
+
+    return next(iter(_similar(key, known)), "") or max(known, key=likeness, default="")
+
+
 def _by_identity(objects: Sequence[K8sObject] | None) -> dict[Identity, K8sObject]:
     return {identity_of(one): one for one in objects or ()}
 
 
-def _texts(before: Mapping[Identity, K8sObject], after: Mapping[Identity, K8sObject]) -> Iterator[tuple[str, str]]:
-    for identity, old in before.items():
-        new = after.get(identity)
-        if new is None:
+def _spellings(chart: ChartContents) -> re.Pattern[str] | None:
+    """A chart's version and that of its application, as they stand in objects."""
+    spelled = {one for one in (normalized(chart.version), normalized(chart.app_version)) if one}
+    longest_first = "|".join(re.escape(one) for one in sorted(spelled, key=len, reverse=True))
+    return re.compile(rf"(?<![\w.])v?(?:{longest_first})(?![\w.])") if spelled else None
+
+
+def _without(value: Any, version: re.Pattern[str] | None) -> Any:
+    """A value without the version that every release changes, which `images` tells."""
+    if isinstance(value, Mapping):
+        return {key: _without(nested, version) for key, nested in value.items()}
+    if isinstance(value, list):
+        return [_without(nested, version) for nested in value]
+    return version.sub(_VERSION, value) if version is not None and isinstance(value, str) else value
+
+
+def _texts(
+    before: Mapping[Identity, K8sObject],
+    after: Mapping[Identity, K8sObject],
+    old_version: re.Pattern[str] | None,
+    new_version: re.Pattern[str] | None,
+) -> Iterator[tuple[str, str]]:
+    for identity in [one for one in before if one in after]:
+        left, right = quiet(before[identity]), quiet(after[identity])
+        if left == right:
             continue
-        left, right = quiet(old), quiet(new)
+        left, right = _without(left, old_version), _without(right, new_version)
         if left == right:
             continue
         if identity.kind == "CustomResourceDefinition":

@@ -22,6 +22,7 @@ CONFIG_FIELDS = (
 """Fields of KAI's Config below spec, from which its operator makes those arguments (KAI v0.17)."""
 _NOISE = ("helm.sh/chart", "app.kubernetes.io/version")
 _NOISY = re.compile(r"checksum|\brevision\b", re.I)
+_CONFIG = re.compile(r"""kind["']?:\s*["']?Config\b""")
 _HIDDEN = "(not compared)"
 
 
@@ -152,13 +153,16 @@ def _flags(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _configs(obj: K8sObject) -> Iterator[K8sObject]:
-    """KAI's Config objects: rendered as such, or as text in a ConfigMap that a hook applies."""
+    """KAI's Config objects: rendered as such, or as text that a hook applies, in a ConfigMap or a container."""
     if _is_config(obj):
         yield obj
-    if obj.get("kind") == "ConfigMap":
-        for text in mapping(obj.get("data")).values():
-            if isinstance(text, str) and "kind: Config" in text:
-                yield from _documents(text)
+    texts: list[Any] = list(mapping(obj.get("data")).values()) if obj.get("kind") == "ConfigMap" else []
+    for _, container in containers_of(obj):
+        texts += [mapping(one).get("value") for one in sequence(container.get("env"))]
+        texts += sequence(container.get("args"))
+    for text in texts:
+        if isinstance(text, str) and _CONFIG.search(text):
+            yield from _documents(text)
 
 
 def _documents(text: str) -> Iterator[K8sObject]:

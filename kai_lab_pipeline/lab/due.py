@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from kai_lab_pipeline.lab.attribution import FAILURES
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row
 from kai_lab_pipeline.lab.version_sets import VersionSet
 from kai_lab_pipeline.lab.versions import helm_version
@@ -66,7 +67,9 @@ def _due(candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[s
     if moved:
         return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(moved)}")
     shaky = [
-        str(cell.claim) for cell in (*row.failures, *(one for one in row.cells if one.needs_rerun)) if cell.attempts < 2
+        str(cell.claim)
+        for cell in row.cells  # the charts' values are no matter of chance
+        if (cell.kind in FAILURES or cell.needs_rerun) and cell.attempts < 2
     ]
     if shaky:
         return Due(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from kai_lab_pipeline.lab.attribution import FAILURES, Kind
+from kai_lab_pipeline.lab.attribution import FAILURES, Kind, subjects
 from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row
 
@@ -114,10 +114,11 @@ def _first_verdict_since(row: Row, last: Nightly) -> bool:
 def _details(rows: list[Row]) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        worth = [cell for cell in row.cells if cell.kind in FAILURES or cell.needs_rerun]
+        worth = [cell for cell in row.every_cell if cell.kind in FAILURES or cell.needs_rerun]
         for told, cells in itertools.groupby(worth, key=lambda cell: f"{cell.kind}. {cell.sentence}"):
-            claims = [str(cell.claim) for cell in cells]
-            lines.append(f"{row.version_set.key}, claim{'s' * (len(claims) > 1)} {', '.join(claims)}: {told}")
+            found = tuple(cells)
+            messages = "".join(f" {cell.message}" for cell in found if not isinstance(cell.claim, int))
+            lines.append(f"{row.version_set.key}, {subjects(found)}: {told}{messages}")
         if row.state is Kind.NOT_EVALUATED:
             told = next(cell.sentence for cell in row.cells if cell.kind is Kind.NOT_EVALUATED)
             lines.append(f"{row.version_set.key}: {told}")

@@ -23,6 +23,16 @@ ASSETS: tuple[str, ...] = (
 """The assets of a lab in the order of the lab's steps."""
 
 
+RELEASED: Mapping[str, str] = {
+    "nvml_mock": "nvml_mock_release",
+    "kai_scheduler": "kai_release",
+    "kai_resource_isolator": "isolator_release",
+}
+"""Components that are chart releases, and the asset of each."""
+VALUES_HAVE_EFFECT = "values_have_effect"
+"""Name of the check on each of a candidate's chart releases. It is part of no claim: it judges charts, no cluster."""
+
+
 @dataclass(frozen=True)
 class CheckSpec:
     """One named expectation on an asset."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from kai_lab_pipeline.lab.evidence import parse_time
-from kai_lab_pipeline.lab.verdict import Boundary, ClaimResult, Excuse, Judgement, Verdict
+from kai_lab_pipeline.lab.verdict import Boundary, CheckResult, Excuse, Judgement, Verdict, worst
 from kai_lab_pipeline.lab.version_sets import Lane, VersionSet
 
 
@@ -23,6 +23,29 @@ class ClaimVerdict:
     """``asset.check`` of what broke or was not evaluated."""
     message: str = ""
     """The sentence of the first of them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "excused": self.excused,
+            "checks": list(self.checks),
+            "message": self.message,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ClaimVerdict:
+        """The inverse of `to_json`. Raises KeyError or ValueError on something else."""
+        return cls(
+            Verdict(data["verdict"]),
+            bool(data.get("excused", False)),
+            tuple(data.get("checks", ())),
+            str(data.get("message", "")),
+        )
+
+
+Subject = int | Literal["values"]
+"""What a version set is judged on: a claim, by its number, or the values that the lab sets in its charts."""
+VALUES: Literal["values"] = "values"
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,12 @@ class VerdictRecord:
     """Chart digest by component, where known: the same version with another digest is another content."""
     unexpected_passes: tuple[str, ...] = ()
     """Checks that are excused and held all the same."""
+    values: ClaimVerdict | None = None
+    """Whether the lab's values have an effect in the charts; beside the claims. None where nobody looked."""
+
+    def verdict_of(self, subject: Subject) -> ClaimVerdict | None:
+        """The verdict of a claim, by number, or of the charts' values."""
+        return self.values if isinstance(subject, str) else self.claims.get(subject)
 
     @property
     def judged(self) -> bool:
@@ -63,15 +92,8 @@ class VerdictRecord:
             "backend": self.backend,
             "at": self.at.isoformat(),
             "run_id": self.run_id,
-            "claims": {
-                str(claim): {
-                    "verdict": found.verdict.value,
-                    "excused": found.excused,
-                    "checks": list(found.checks),
-                    "message": found.message,
-                }
-                for claim, found in self.claims.items()
-            },
+            "claims": {str(claim): found.to_json() for claim, found in self.claims.items()},
+            "values": None if self.values is None else self.values.to_json(),
             "boundary": self.boundary.value,
             "crossing": self.crossing,
             "evidence": self.evidence,
@@ -86,15 +108,8 @@ class VerdictRecord:
         at = parse_time(data["at"])
         if at is None:
             raise ValueError(f"'at' is no RFC 3339 time: {data['at']!r}")
-        claims = {
-            int(claim): ClaimVerdict(
-                Verdict(found["verdict"]),
-                bool(found.get("excused", False)),
-                tuple(found.get("checks", ())),
-                str(found.get("message", "")),
-            )
-            for claim, found in data["claims"].items()
-        }
+        claims = {int(claim): ClaimVerdict.from_json(found) for claim, found in data["claims"].items()}
+        values = data.get("values")
         return cls(
             key=str(data["key"]),
             versions=dict(data["versions"]),
@@ -109,6 +124,7 @@ class VerdictRecord:
             infrastructure=str(data.get("infrastructure", "")),
             digests=dict(data.get("digests", {})),
             unexpected_passes=tuple(data.get("unexpected_passes", ())),
+            values=None if values is None else ClaimVerdict.from_json(values),
         )
 
 
@@ -123,9 +139,14 @@ def record_of(
     infrastructure: str = "",
     digests: Mapping[str, str] | None = None,
     excuses: Mapping[str, Excuse] | None = None,
+    values: Sequence[CheckResult] = (),
 ) -> VerdictRecord:
-    """The record of a judged version set. `excuses` are those of lab.toml, to notice a check that passes anyway."""
-    passes = {check.name for check in judgement.checks if check.verdict is Verdict.HELD} & set(excuses or ())
+    """The record of a judged version set. `excuses` are those of lab.toml, to notice a check that passes anyway.
+
+    `values` are the checks of its charts' values, one per release.
+    """
+    checks = (*judgement.checks, *values)
+    passes = {check.name for check in checks if check.verdict is Verdict.HELD} & set(excuses or ())
     return VerdictRecord(
         key=version_set.key,
         versions=version_set.versions,
@@ -133,21 +154,22 @@ def record_of(
         backend=judgement.backend,
         at=at,
         run_id=run_id,
-        claims={claim.id: _claim_verdict(claim) for claim in judgement.claims},
+        claims={claim.id: _rolled_up(claim.verdict, claim.checks) for claim in judgement.claims},
         boundary=judgement.boundary,
         crossing=crossing,
         evidence=evidence,
         infrastructure=infrastructure,
         digests=digests or {},
         unexpected_passes=tuple(sorted(passes)),
+        values=_rolled_up(worst(check.verdict for check in values), values) if values else None,
     )
 
 
-def _claim_verdict(claim: ClaimResult) -> ClaimVerdict:
-    deciding = [check for check in claim.checks if check.verdict is claim.verdict]
-    excused = claim.verdict is Verdict.BROKEN and all(check.excused is not None for check in deciding)
-    if claim.verdict not in (Verdict.BROKEN, Verdict.NOT_EVALUATED) or not deciding:
-        return ClaimVerdict(claim.verdict)
+def _rolled_up(verdict: Verdict, checks: Sequence[CheckResult]) -> ClaimVerdict:
+    deciding = [check for check in checks if check.verdict is verdict]
+    excused = verdict is Verdict.BROKEN and all(check.excused is not None for check in deciding)
+    if verdict not in (Verdict.BROKEN, Verdict.NOT_EVALUATED) or not deciding:
+        return ClaimVerdict(verdict)
     blamed = [check for check in deciding if check.excused is None] or deciding
     names = tuple(check.name for check in deciding)
-    return ClaimVerdict(claim.verdict, excused, names, blamed[0].finding.message)
+    return ClaimVerdict(verdict, excused, names, blamed[0].finding.message)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell, CellJudge, History, Kind
 from kai_lab_pipeline.lab.spec import CLAIMS
-from kai_lab_pipeline.lab.verdict_record import VerdictRecord
+from kai_lab_pipeline.lab.verdict_record import VALUES, VerdictRecord
 from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, sort_key
 from kai_lab_pipeline.lab.versions import normalized
 
@@ -22,6 +22,8 @@ class Row:
     cells: tuple[Cell, ...]
     repushed: tuple[str, ...] = ()
     """Components whose chart has other content than at an earlier attempt, under the same version."""
+    values: Cell | None = None
+    """Whether the lab's values have an effect in the charts; None where no attempt looked."""
     chart_diff: str = ""
     """How the charts differ from the pinned ones, as text."""
 
@@ -30,13 +32,20 @@ class Row:
         return self.records[-1]
 
     @property
+    def every_cell(self) -> tuple[Cell, ...]:
+        """The claims, and the charts' values where somebody looked."""
+        return self.cells if self.values is None else (*self.cells, self.values)
+
+    @property
     def failures(self) -> tuple[Cell, ...]:
-        return tuple(cell for cell in self.cells if cell.kind in FAILURES)
+        return tuple(cell for cell in self.every_cell if cell.kind in FAILURES)
 
     @property
     def state(self) -> Kind:
-        """The row in one word: the worst of its cells."""
+        """The row in one word: the worst of its cells. Charts that could not be compared leave the claims' word."""
         kinds = {cell.kind for cell in self.cells}
+        if self.values is not None and self.values.kind in (*FAILURES, Kind.EXCUSED):
+            kinds.add(self.values.kind)
         return next((kind for kind in _WORST_FIRST if kind in kinds), Kind.NOT_EVALUATED)
 
 
@@ -71,7 +80,7 @@ class Matrix:
         """Each regression once: a combined set that breaks through a component adds nothing to that component's own."""
         found: dict[str, Regression] = {}
         for row in self.rows:
-            for cell in row.cells:
+            for cell in row.every_cell:
                 if cell.kind is Kind.REGRESSION:
                     identity = _identity(row, cell)
                     found.setdefault(identity, Regression(identity, cell, row))
@@ -89,8 +98,9 @@ class Matrix:
 
 def _identity(row: Row, cell: Cell) -> str:
     bad = cell.first_bad
+    subject = f"claim-{cell.claim}" if isinstance(cell.claim, int) else cell.claim
     what = f"{bad.component}@{normalized(bad.version)}" if bad is not None else row.version_set.key
-    return f"{row.backend}/{row.version_set.lane}/{what}/claim-{cell.claim}"
+    return f"{row.backend}/{row.version_set.lane}/{what}/{subject}"
 
 
 def _row_news(row: Row) -> Iterator[str]:
@@ -121,7 +131,10 @@ def build_matrix(
     for history in histories:
         peers = [other for other in histories if other.backend == history.backend]
         cells = tuple(CellJudge(history, peers, claim.id).cell() for claim in CLAIMS)
+        looked = any(record.values is not None for record in history.records)
+        values = CellJudge(history, peers, VALUES).cell() if looked else None
         diff = (chart_diffs or {}).get(history.version_set.key, "")
-        rows.append(Row(history.version_set, history.backend, history.records, cells, history.repushed(), diff))
+        repushed = history.repushed()
+        rows.append(Row(history.version_set, history.backend, history.records, cells, repushed, values, diff))
     rows.sort(key=lambda row: (row.backend, sort_key(row.version_set), row.version_set.key))
     return Matrix(dict(pinned), tuple(rows))

@@ -27,15 +27,20 @@ from kai_lab_pipeline.rehearsal.profiles import Chart
 _KAI_RESOURCES = tuple(r for r in RESOURCES.values() if r.group in ("kai.scheduler", "scheduling.run.ai"))
 
 
-class Run(Protocol):
-    """One run of helm, as a chart's own steps use it."""
+class Rendering(Protocol):
+    """What the writing of a chart's objects needs to know of a run of helm."""
 
-    api: SyncApi
     release: str
     namespace: str
     fresh: bool
 
     def refusal(self, text: str) -> Exception: ...
+
+
+class Run(Rendering, Protocol):
+    """One run of helm on a cluster, as a chart's own steps use it."""
+
+    api: SyncApi
 
     def write_all(self, objects: list[Object]) -> None: ...
 
@@ -48,7 +53,35 @@ class Run(Protocol):
     def wait(self, condition: Callable[[], bool]) -> bool: ...
 
 
-def mock_context(run: Run, chart: Chart, values: Mapping[str, Any]) -> dict[str, Any]:
+def objects_of(run: Rendering, chart: Chart, values: Mapping[str, Any]) -> list[Object]:
+    """The objects of a release with helm's marks of ownership. Raises HelmError for values that the chart refuses."""
+    context: dict[str, Any] = {
+        "release": run.release,
+        "namespace": run.namespace,
+        "chart": chart.full_name,
+        "app_version": chart.app_version,
+        "values": values,
+        "is_install": run.fresh,
+    }
+    if chart.name == "nvml-mock":
+        context |= _mock_context(run, chart, values)
+    elif chart.name == "kai-scheduler":
+        context |= {"kai": profiles.KAI[chart.version], "components": ("kai-operator", "binder", "admission")}
+    objects = charts.render(chart.template, **context)
+    for obj in objects:
+        meta = obj["metadata"]
+        marks = {"meta.helm.sh/release-name": run.release, "meta.helm.sh/release-namespace": run.namespace}
+        meta["annotations"] = {**(meta.get("annotations") or {}), **marks}
+        meta["labels"] = {**(meta.get("labels") or {}), "app.kubernetes.io/managed-by": "Helm"}
+    return objects
+
+
+def applied_by_hooks(run: Rendering, chart: Chart, values: Mapping[str, Any]) -> list[Object]:
+    """What a release's hooks apply beside its objects: KAI's Config."""
+    return [_config(run, profiles.KAI[chart.version], values)] if chart.name == "kai-scheduler" else []
+
+
+def _mock_context(run: Rendering, chart: Chart, values: Mapping[str, Any]) -> dict[str, Any]:
     """What the mock's templates need. Raises HelmError for values that its schema or templates refuse."""
     mock = profiles.MOCK[chart.version]
     profile, count = values["gpu"].get("profile"), values["gpu"].get("count")
@@ -100,7 +133,7 @@ def install_kai(run: Run, chart: Chart, values: Mapping[str, Any], objects: list
         _run_hook(run, values, "kai-config-deployer", "deployer", hooks[1], json.dumps(config))
 
 
-def _config(run: Run, kai: profiles.KaiVersion, values: Mapping[str, Any]) -> Object:
+def _config(run: Rendering, kai: profiles.KaiVersion, values: Mapping[str, Any]) -> Object:
     sharing, hamicore = profiles.sharing(kai, values)
     context = {"kai": kai, "values": values, "sharing": sharing, "hamicore": hamicore, "namespace": run.namespace}
     return charts.render("kai-config.yaml.j2", **context)[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from kai_lab_pipeline.rehearsal import chart_steps, charts, profiles, releases
+from kai_lab_pipeline.rehearsal import chart_steps, profiles, releases
 from kai_lab_pipeline.rehearsal.client import (
     MERGE_PATCH,
     RESOURCES,
@@ -37,6 +37,7 @@ __all__ = [
     "install_or_upgrade",
     "list_releases",
     "provide_image",
+    "template",
     "uninstall",
 ]
 
@@ -99,6 +100,30 @@ def uninstall(url: str, token: str, *, release: str, namespace: str, time_scale:
             _remove_operands(api, namespace)
         releases.forget(api, namespace, release)
         return sorted(kept)
+
+
+class _Rendering:
+    """A run of ``helm template``: a first installation that talks to no cluster."""
+
+    fresh = True
+
+    def __init__(self, release: str, namespace: str) -> None:
+        self.release = release
+        self.namespace = namespace
+
+    def refusal(self, text: str) -> HelmError:
+        return HelmError(f"Error: {text}")
+
+
+def template(*, release: str, namespace: str, chart: str, version: str, values: Mapping[str, Any]) -> list[Object]:
+    """What an installation would make, its hooks included, as ``helm template`` prints it; asks no cluster.
+
+    Raises UnknownVersion when there is no such chart, HelmError for values that it refuses.
+    """
+    known = profiles.chart(chart, version)
+    run = _Rendering(release, namespace)
+    merged = profiles.merged(known.values, values)
+    return [*chart_steps.objects_of(run, known, merged), *chart_steps.applied_by_hooks(run, known, merged)]
 
 
 def heal(url: str, token: str, *, release: str, namespace: str) -> str:
@@ -188,7 +213,7 @@ class _Installation:
         # An upgrade without values keeps those of the release before it.
         given = self.values or (self.earlier["config"] if self.earlier else {})
         values = profiles.merged(chart.values, given)
-        objects = self._render(chart, values)
+        objects = chart_steps.objects_of(self, chart, values)
         self._ensure_namespace()
         record = self._record(chart, given, objects)
         releases.store(self.api, record)
@@ -229,34 +254,6 @@ class _Installation:
             self.earlier = record
         if self.earlier is not None and self.earlier["status"] in releases.PENDING:
             raise HelmError("Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress")
-
-    def _render(self, chart: Chart, values: Mapping[str, Any]) -> list[Object]:
-        context: dict[str, Any] = {
-            "release": self.release,
-            "namespace": self.namespace,
-            "chart": chart.full_name,
-            "app_version": chart.app_version,
-            "values": values,
-            "is_install": self.fresh,
-        }
-        if chart.name == "nvml-mock":
-            context |= chart_steps.mock_context(self, chart, values)
-        elif chart.name == "kai-scheduler":
-            context |= {"kai": profiles.KAI[chart.version], "components": ("kai-operator", "binder", "admission")}
-        objects = charts.render(chart.template, **context)
-        for obj in objects:
-            self._own(obj)
-        return objects
-
-    def _own(self, obj: Object) -> None:
-        """helm's marks of ownership."""
-        meta = obj["metadata"]
-        annotations = {
-            "meta.helm.sh/release-name": self.release,
-            "meta.helm.sh/release-namespace": self.namespace,
-        }
-        meta["annotations"] = {**(meta.get("annotations") or {}), **annotations}
-        meta["labels"] = {**(meta.get("labels") or {}), "app.kubernetes.io/managed-by": "Helm"}
 
     def _ensure_namespace(self) -> None:
         if self.api.get(RESOURCES["namespaces"], None, self.namespace) is None:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kai_lab_pipeline.lab.attribution import FAILURES, Cell, Kind, VersionRef
+from kai_lab_pipeline.lab.attribution import FAILURES, Cell, Kind, VersionRef, subjects
 from kai_lab_pipeline.lab.morning import Summary
 from kai_lab_pipeline.lab.spec import CLAIMS
+from kai_lab_pipeline.lab.verdict_record import VALUES, Subject
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row
 from kai_lab_pipeline.report.text import clean, markdown, markdown_block, markdown_code, one_line
 from kai_lab_pipeline.report.write import _write_beside
@@ -47,6 +48,7 @@ _SHORT = {
     Kind.NOT_EVALUATED: "no verdict",
 }
 _STATEMENTS = {claim.id: claim.statement for claim in CLAIMS}
+VALUES_STATEMENT = "the values that the lab sets have an effect in the charts (checked before any cluster, no claim)"
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,23 @@ def write_matrix(matrix: Matrix, summary: Summary, folder: Path, evidence_base: 
 
 def render_matrix_json(matrix: Matrix, summary: Summary) -> str:
     """``{"pinned", "summary", "rows": [{"key", "versions", "lane", "backend", "moved", "state", "claims": [...]}],
-    "regressions": [{"id", ...}], "news"}``; times in RFC 3339."""
+    "values": {...}}], "regressions": [{"id", ...}], "dead_values": [{"id", ...}], "news"}``; times in RFC 3339.
+
+    `regressions` are of the claims, `dead_values` of the charts' values.
+    """
+    found = [
+        (
+            one.cell.claim == VALUES,
+            {"id": one.id, "key": one.row.version_set.key, **_cell_json(one.cell)},
+        )
+        for one in matrix.regressions()
+    ]
     document = {
         "pinned": dict(matrix.pinned),
         "summary": summary.to_json(),
         "rows": [_row_json(row) for row in matrix.rows],
-        "regressions": [
-            {"id": found.id, "key": found.row.version_set.key, **_cell_json(found.cell)}
-            for found in matrix.regressions()
-        ],
+        "regressions": [told for of_values, told in found if not of_values],
+        "dead_values": [told for of_values, told in found if of_values],
         "news": list(matrix.news()),
     }
     return json.dumps(document, indent=2) + "\n"
@@ -101,6 +111,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "infrastructure": row.latest.infrastructure,
         "chart_diff": row.chart_diff,
         "claims": [_cell_json(cell) for cell in row.cells],
+        "values": None if row.values is None else _cell_json(row.values),
     }
 
 
@@ -151,13 +162,17 @@ class _Finding:
 
 def _findings(matrix: Matrix, base: str) -> list[_Finding]:
     """Failures first, then what a rerun has to tell; claims and combined sets with the same cause stand together."""
-    worth = [(row, cell) for row in matrix.rows for cell in row.cells if cell.kind in FAILURES or cell.needs_rerun]
+    worth = [(row, cell) for row in matrix.rows for cell in row.every_cell if _worth(cell)]
     causes: dict[tuple[object, ...], list[tuple[Row, Cell]]] = {}
     for row, cell in sorted(worth, key=lambda pair: pair[1].kind not in FAILURES):
         own = "" if cell.first_bad is not None else row.version_set.key
         cause = (row.backend, row.version_set.lane, cell.kind, cell.sentence, own)
         causes.setdefault(cause, []).append((row, cell))
     return [_finding(matrix, pairs, base) for pairs in causes.values()]
+
+
+def _worth(cell: Cell) -> bool:
+    return cell.kind in FAILURES or cell.needs_rerun
 
 
 def _finding(matrix: Matrix, pairs: list[tuple[Row, Cell]], base: str) -> _Finding:
@@ -168,17 +183,13 @@ def _finding(matrix: Matrix, pairs: list[tuple[Row, Cell]], base: str) -> _Findi
         if ref is not None
     ]
     for other in dict.fromkeys(one.version_set.key for one, _ in pairs):
-        claims, latest = [], None
-        for one, found in pairs:
-            if one.version_set.key == other:
-                claims.append(str(found.claim))
-                latest = one.latest
-        if latest is not None:
-            text = f"{other}: claim{'s' * (len(claims) > 1)} {', '.join(claims)}, run {latest.run_id}"
-            facts.append(("seen in", text, _link(latest.evidence, base)))
+        cells = [found for one, found in pairs if one.version_set.key == other]
+        latest = next(one.latest for one, _ in pairs if one.version_set.key == other)
+        text = f"{other}: {subjects(cells)}, run {latest.run_id}"
+        facts.append(("seen in", text, _link(latest.evidence, base)))
     facts.append(("since", f"{min(found.since for _, found in pairs):%Y-%m-%d %H:%M}", ""))
     broke = [
-        f"{found.claim}. {_STATEMENTS[found.claim]}: {found.message or 'broken'}"
+        f"{_statement(found.claim)}: {found.message or 'broken'}"
         + (f" ({', '.join(found.checks)})" if found.checks else "")
         for one, found in pairs
         if one is row
@@ -192,6 +203,10 @@ def _finding(matrix: Matrix, pairs: list[tuple[Row, Cell]], base: str) -> _Findi
         facts=tuple((name, one_line(text, MAX_SENTENCE), link) for name, text, link in facts),
         diff=clean(_diff_at(matrix, row, cell), MAX_DIFF),
     )
+
+
+def _statement(subject: Subject) -> str:
+    return f"{subject}. {_STATEMENTS[subject]}" if isinstance(subject, int) else VALUES_STATEMENT
 
 
 def _diff_at(matrix: Matrix, row: Row, cell: Cell) -> str:
@@ -249,14 +264,16 @@ def render_matrix_markdown(matrix: Matrix, summary: Summary, evidence_base: str 
     lines += ["", "## Version sets by claims", ""]
     if not matrix.rows:
         return "\n".join([*lines, "No version set has a verdict yet.", ""])
-    lines.append("| version set | moved | lane | backend | " + " | ".join(numbers) + " | judged |")
-    lines.append("|" + " --- |" * (len(numbers) + 5))
+    lines.append("| version set | moved | lane | backend | " + " | ".join(numbers) + " | values | judged |")
+    lines.append("|" + " --- |" * (len(numbers) + 6))
     for row in matrix.rows:
         cells = " | ".join(f"{_label(cell.kind)} since {cell.since:%m-%d}" for cell in row.cells)
         key, backend = (one_line(text, MAX_SENTENCE) for text in (row.version_set.key, row.backend))
         head = f"| {markdown_code(key)} | {markdown(_moved(row))} | {row.version_set.lane} | {markdown(backend)}"
-        lines.append(f"{head} | {cells} | {row.latest.at:%Y-%m-%d %H:%M} |")
-    lines += ["", *(f"{claim.id}. {markdown(claim.statement)}" for claim in CLAIMS), ""]
+        values = "" if row.values is None else _label(row.values.kind)
+        lines.append(f"{head} | {cells} | {values} | {row.latest.at:%Y-%m-%d %H:%M} |")
+    lines += ["", *(f"{claim.id}. {markdown(claim.statement)}" for claim in CLAIMS)]
+    lines += ["", f"values: {markdown(VALUES_STATEMENT)}", ""]
     return "\n".join(lines)
 
 
@@ -285,6 +302,7 @@ def render_matrix_html(matrix: Matrix, summary: Summary, evidence_base: str = ""
         findings=_findings(matrix, evidence_base),
         news=[one_line(line, MAX_SENTENCE) for line in matrix.news()],
         claims=CLAIMS,
+        values_statement=VALUES_STATEMENT,
         rows=matrix.rows,
         moved=_moved,
         label=_label,

@@ -1,24 +1,15 @@
-"""A candidate: a lab of its own for another version set, and how its charts differ from the pinned ones."""
+"""A candidate: a lab of its own for another version set, its verdict, and its end."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-from kai_lab_pipeline.clients.chart_archive import read_chart
-from kai_lab_pipeline.clients.oci import OciClient
-from kai_lab_pipeline.lab.chart_diff import ChartContents, ChartDiff, compare_charts
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Summary, morning_summary
 from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord, record_of
 from kai_lab_pipeline.lab.version_matrix import Matrix, build_matrix
-from kai_lab_pipeline.lab.version_sets import VersionSet
 from kai_lab_pipeline.report.matrix import MatrixFiles, write_matrix
-from kai_lab_pipeline.settings import Chart, Settings
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.chart_comparison import compare_the_rest, values_results
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import now, write_atomic
@@ -56,45 +47,6 @@ def candidate_settings(settings: Settings, stored: StoredSet) -> Settings:
     )
 
 
-@contextmanager
-def with_registry(settings: Settings) -> Iterator[Settings]:
-    """Settings whose charts can be asked for: the rehearsal brings a registry of its own on loopback.
-
-    A registry that the person names as a mirror is used as it is, on the rehearsal too.
-    """
-    if settings.lab.backend != "rehearsal" or settings.mirrors:
-        yield settings
-        return
-    from kai_lab_pipeline.rehearsal.registry import lab_registry, mirrors, serve
-
-    with serve(lab_registry()) as url:
-        yield settings.model_copy(update={"mirrors": mirrors(url)})
-
-
-def chart_differences(settings: Settings, version_set: VersionSet, charts: Mapping[str, str]) -> dict[str, ChartDiff]:
-    """How the chart of each moved component differs from the pinned one. Raises LabError when one cannot be read."""
-    found = {}
-    with OciClient.from_settings(settings) as client, tempfile.TemporaryDirectory(prefix="kai-lab-charts-") as folder:
-        for component in version_set.moved:
-            pinned = settings.charts.by_component().get(component)
-            if pinned is None:
-                continue  # the device plugin is a manifest, not a chart
-            version = version_set.versions[component]
-            new = pinned.model_copy(update={"version": version, "chart": charts.get(component, pinned.chart)})
-            found[component] = compare_charts(
-                _contents(client, pinned, Path(folder)), _contents(client, new, Path(folder)), dict(pinned.values)
-            )
-    return found
-
-
-def _contents(client: OciClient, chart: Chart, folder: Path) -> ChartContents:
-    if not chart.chart.startswith("oci://"):
-        return read_chart(Path(chart.chart))
-    target = folder / f"{chart.release}-{chart.version}"
-    target.mkdir(exist_ok=True)
-    return read_chart(client.pull_chart(chart.chart, chart.version, target))
-
-
 def before_upgrade(lab: Lab) -> None:
     """Build the pinned lab on the candidate's cluster, once, for the upgrade to meet it alive. Raises LabError."""
     marker = lab.state.folder / "living"
@@ -109,10 +61,14 @@ def before_upgrade(lab: Lab) -> None:
 
 
 def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
-    """Keep the verdict of a candidate's run in the durable store. Raises WrongUse for a lab that is no candidate's."""
+    """Keep the verdict of a candidate's run in the durable store. Raises WrongUse for a lab that is no candidate's.
+
+    A value without effect counts beside the claims: it makes the version set broken, and no claim.
+    """
     if lab.candidate is None:
         raise WrongUse(f"Lab {lab.state.name!r} is no candidate's")
     causes = [str(step["error"]) for step in lab.steps().values() if step.get("infrastructure")]
+    compare_the_rest(lab, look=not causes)
     record = record_of(
         judgement,
         lab.candidate.version_set,
@@ -123,6 +79,7 @@ def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
         infrastructure=causes[0] if causes else "",
         digests=lab.candidate.digests,
         excuses=lab.excuses,
+        values=values_results(lab),
     )
     Nights(lab.project_settings).add_record(record)
     return record
@@ -146,12 +103,3 @@ def write_matrix_now(settings: Settings) -> tuple[Matrix, Summary, MatrixFiles]:
     matrix = build_matrix(nights.records(), settings.version_set(), diffs)
     summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=nights.next_at())
     return matrix, summary, write_matrix(matrix, summary, nights.folder / "matrix", evidence_base="../..")
-
-
-def dead_values(differences: Mapping[str, ChartDiff]) -> list[dict[str, Any]]:
-    """Values of the lab that have no effect in a candidate's charts."""
-    return [
-        {"component": component, "key": problem.key, "sentence": problem.sentence}
-        for component, diff in differences.items()
-        for problem in diff.dead_values
-    ]

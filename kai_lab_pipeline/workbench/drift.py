@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, ApiError, Cluster
+from kai_lab_pipeline.lab.spec import RELEASED
 from kai_lab_pipeline.workbench.apply import MANIFESTS, content_of
 from kai_lab_pipeline.workbench.lab import Lab
-from kai_lab_pipeline.workbench.steps import GPU_RESOURCE, RELEASED, gpu_labels, objects_of
+from kai_lab_pipeline.workbench.steps import GPU_RESOURCE, gpu_labels, objects_of
 
 Path = tuple[str, ...]
 _COMPONENT_OF = {asset: component for component, asset in RELEASED.items()}

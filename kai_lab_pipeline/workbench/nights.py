@@ -9,13 +9,14 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.morning import Nightly
+from kai_lab_pipeline.lab.verdict import Finding, Verdict
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
 from kai_lab_pipeline.lab.version_sets import VersionSet
 from kai_lab_pipeline.settings import Settings
@@ -23,6 +24,28 @@ from kai_lab_pipeline.workbench.state import write_atomic
 
 FOLDER = "_nightly"
 """No lab can have this name: cluster names begin with a letter or digit."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate's chart against the pinned one, and whether the lab's values still mean something in it."""
+
+    run_id: str
+    """The run that compared them."""
+    text: str
+    """The difference for a person; empty when the charts could not be compared."""
+    verdict: str
+    expected: str
+    observed: str
+    message: str
+
+    @classmethod
+    def of(cls, run_id: str, finding: Finding, text: str = "") -> Comparison:
+        return cls(run_id, text, finding.verdict.value, finding.expected, finding.observed, finding.message)
+
+    @property
+    def finding(self) -> Finding:
+        return Finding(Verdict(self.verdict), self.expected, self.observed, self.message)
 
 
 @dataclass(frozen=True)
@@ -34,18 +57,20 @@ class StoredSet:
     """Chart reference by component where it is not the pinned one's: a local folder, a pull request's chart."""
     digests: Mapping[str, str]
     """Chart digest by component, where the registry told it."""
-    diff: str = ""
-    """How the charts differ from the pinned ones, as text."""
-    dead_values: tuple[str, ...] | None = None
-    """Values of the lab without effect in these charts, as sentences; None when the charts were not compared."""
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """The chart of each component that moves, against the pinned one, as last compared."""
+
+    @property
+    def diff(self) -> str:
+        """How the charts differ from the pinned ones, as text."""
+        return "\n\n".join(compared.text for compared in self.comparisons.values() if compared.text)
 
     def to_json(self) -> dict[str, Any]:
         return {
             **self.version_set.to_json(),
             "charts": dict(self.charts),
             "digests": dict(self.digests),
-            "diff": self.diff,
-            "dead_values": None if self.dead_values is None else list(self.dead_values),
+            "comparisons": {component: asdict(compared) for component, compared in self.comparisons.items()},
         }
 
     @classmethod
@@ -54,8 +79,7 @@ class StoredSet:
             VersionSet.from_json(data),
             dict(data.get("charts", {})),
             dict(data.get("digests", {})),
-            str(data.get("diff", "")),
-            None if data.get("dead_values") is None else tuple(data["dead_values"]),
+            {component: Comparison(**compared) for component, compared in data.get("comparisons", {}).items()},
         )
 
 
@@ -84,8 +108,15 @@ class Nights:
                 where=str(path),
                 next_step="Add it with: kai-lab nightly --add kai_scheduler=v0.18.3 (any component=version).",
             ) from None
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise LabError("A version set cannot be read", where=str(path), seen=str(error)) from error
+
+    def add_comparison(self, key: str, component: str, comparison: Comparison) -> None:
+        """Keep how a component's chart differs; steps of one run may do so at the same time. Raises LabError."""
+        with open(self.folder / "version_sets" / ".lock", "a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            stored = self.load(key)
+            self.save(replace(stored, comparisons={**stored.comparisons, component: comparison}))
 
     def sets(self) -> dict[str, StoredSet]:
         """All stored version sets that can be read, by key."""

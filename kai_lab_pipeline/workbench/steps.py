@@ -9,17 +9,12 @@ from typing import Any
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.clients.manifests import load_manifest
 from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.spec import RELEASED
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.workbench.apply import manifest_of
 from kai_lab_pipeline.workbench.lab import Lab
 
 GPU_RESOURCE = "nvidia.com/gpu"
-RELEASED: Mapping[str, str] = {
-    "nvml_mock": "nvml_mock_release",
-    "kai_scheduler": "kai_release",
-    "kai_resource_isolator": "isolator_release",
-}
-"""Components that are chart releases, and the asset of each."""
 REPAIR_PATIENCE_S = 15.0
 """How long a release that is as wanted gets to be in order before it is applied again, seconds of a real cluster."""
 

@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from kai_lab_pipeline_tests.conformance import graph, objects, suite
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, suite
 from kai_lab_pipeline_tests.conformance.control_plane import CONTEXT, ControlPlane, control_plane
 from kai_lab_pipeline_tests.conformance.registry import ChartFailed, push_charts, registry, rendered_charts
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed
@@ -24,7 +25,7 @@ from kai_lab_pipeline_tests.conformance.toolchain import (
     kubernetes_version,
 )
 
-_PROBLEMS = (BuildFailed, ServiceFailed, ChartFailed, suite.SuiteFailed, graph.GraphFailed)
+_PROBLEMS = (LabError, BuildFailed, ServiceFailed, ChartFailed, suite.SuiteFailed, graph.GraphFailed)
 
 
 def say(text: str) -> None:
@@ -34,7 +35,7 @@ def say(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kai_lab_pipeline_tests.conformance", description=__doc__)
     parser.add_argument("--required", action="store_true", help="fail where the lane cannot run, instead of skipping")
-    parser.add_argument("--only", choices=("build", "suite", "objects", "graph"), help="one part of the lane")
+    parser.add_argument("--only", choices=("build", "charts", "suite", "objects", "graph"), help="one part of the lane")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     try:
@@ -56,18 +57,33 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(programs: Binaries, only: str | None) -> int:
     with tempfile.TemporaryDirectory(prefix="kai-lab-conformance-") as name:
         folder = Path(name)
+        found = _compare_charts(programs, folder) if only in (None, "charts") else []
+        if only == "charts":
+            return _told(found)
         with control_plane(programs, folder / "control-plane") as plane:
             say(f"kube-apiserver {kubernetes_version()} is ready at {plane.url}")
-            found: list[str] = []
             if only in (None, "suite"):
                 found += _compare_suite(plane, folder)
             if only in (None, "objects"):
                 found += _compare_objects(programs, plane, folder)
             if only in (None, "graph"):
                 found += _compare_graph(programs, plane, folder)
+    return _told(found)
+
+
+def _told(found: list[str]) -> int:
     for line in found:
         say(f"DIFFERENT {line}")
     return 1 if found else 0
+
+
+def _compare_charts(programs: Binaries, folder: Path) -> list[str]:
+    [kai] = [chart for chart in graph.charts() if chart.release == "kai-scheduler"]
+    found = chart_rendering.differences(programs.helm, kai, folder / "charts-compared")
+    say(
+        f"two charts by the real helm:   {'compared as they should be' if not found else 'not compared as they should'}"
+    )
+    return found
 
 
 def _compare_suite(plane: ControlPlane, folder: Path) -> list[str]:
