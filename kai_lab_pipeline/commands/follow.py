@@ -90,6 +90,8 @@ class Follower:
             self._checks.setdefault(evaluation.asset_key.to_user_string(), []).append(evaluation.passed)
         elif kind in ("STEP_SUCCESS", "STEP_FAILURE"):
             self._step_ended(step, entry, failed=kind == "STEP_FAILURE")
+        elif kind == "PIPELINE_FAILURE":
+            self._run_failed(entry)
         elif kind == "STEP_START" and self._status is not None:
             self._status.update(_asset_of(step))
 
@@ -127,6 +129,20 @@ class Follower:
         self._out.print(f"[bold red]✗[/] {name}: {escape(first)}", soft_wrap=True)
         for line in rest.splitlines():
             self._out.print(f"    {escape(line)}", soft_wrap=True)
+
+    def _run_failed(self, entry: EventLogEntry) -> None:
+        """A run that failed without any of its steps: Dagster could not carry it out, and its word is all there is."""
+        from rich.markup import escape
+
+        error = entry.get_dagster_event().job_failure_data.error
+        if self.first_error is not None or self.interrupted or error is None:
+            return
+        said = "\n".join(cause.message.strip() for cause in (error, error.cause) if cause is not None)
+        self.first_error = LabError(
+            "The run could not be carried out", seen=said, next_step="Run it again: it goes on from what is there."
+        )
+        for line in self.first_error.text().splitlines():
+            self._out.print(f"[bold red]✗[/] {escape(line)}", soft_wrap=True)
 
     def _say(self, entry: EventLogEntry) -> None:
         from rich.markup import escape
