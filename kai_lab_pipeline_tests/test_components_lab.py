@@ -203,7 +203,10 @@ def test_a_killed_scheduler_comes_back_and_goes_on(lab: Lab) -> None:
 
 
 def test_without_its_operator_the_binder_stays_scaled_down(lab: Lab) -> None:
-    for name in ("kai-operator", "binder"):  # one after the other: an operator that still runs scales the binder up again
+    for name in (
+        "kai-operator",
+        "binder",
+    ):  # one after the other: an operator that still runs scales the binder up again
         lab.patch("deployments", name, {"spec": {"replicas": 0}}, "kai-scheduler")
         lab.wait("pods", lambda pods, app=name: app not in [labels(p).get("app") for p in pods], f"{name} gone")
     lab.create(shared_pod("unbound", {}))

@@ -7,13 +7,14 @@ Exit codes: 0 when both agree (or, without ``--required``, when the lane cannot 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, suite
+from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, releases, suite
 from kai_lab_pipeline_tests.conformance.control_plane import CONTEXT, ControlPlane, control_plane
 from kai_lab_pipeline_tests.conformance.registry import ChartFailed, push_charts, registry, rendered_charts
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed
@@ -35,7 +36,8 @@ def say(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kai_lab_pipeline_tests.conformance", description=__doc__)
     parser.add_argument("--required", action="store_true", help="fail where the lane cannot run, instead of skipping")
-    parser.add_argument("--only", choices=("build", "charts", "suite", "objects", "graph"), help="one part of the lane")
+    parts = ("build", "charts", "suite", "objects", "releases", "graph")
+    parser.add_argument("--only", choices=parts, help="one part of the lane")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     try:
@@ -66,6 +68,8 @@ def _run(programs: Binaries, only: str | None) -> int:
                 found += _compare_suite(plane, folder)
             if only in (None, "objects"):
                 found += _compare_objects(programs, plane, folder)
+            if only in (None, "releases"):
+                found += _compare_helms(programs, plane, folder)
             if only in (None, "graph"):
                 found += _compare_graph(programs, plane, folder)
     return _told(found)
@@ -79,7 +83,9 @@ def _told(found: list[str]) -> int:
 
 def _compare_charts(programs: Binaries, folder: Path) -> list[str]:
     [kai] = [chart for chart in graph.charts() if chart.release == "kai-scheduler"]
-    found = chart_rendering.differences(programs.helm, kai, folder / "charts-compared")
+    found = []
+    for helm in (programs.helm, programs.helm4):
+        found += chart_rendering.differences(helm, kai, folder / f"charts-compared-{helm.parent.name}")
     say(
         f"two charts by the real helm:   {'compared as they should be' if not found else 'not compared as they should'}"
     )
@@ -99,6 +105,20 @@ def _compare_objects(programs: Binaries, plane: ControlPlane, folder: Path) -> l
     lab = objects.lab_objects(graph.PROJECT / "manifests", rendered)
     alike, found = objects.compare(plane.kubeconfig, lab, folder)
     say(f"the lab's objects:             {alike} of {len(lab)} alike on both")
+    return found
+
+
+def _compare_helms(programs: Binaries, plane: ControlPlane, folder: Path) -> list[str]:
+    told = {}
+    chart = graph.charts()[0]
+    with registry(folder / "helms") as address:
+        push_charts(programs.helm, address, [chart], folder / "helms")
+        mirrors = json.loads(graph.mirrors(address))
+        for name, helm in (("helm 3", programs.helm), ("helm 4", programs.helm4)):
+            told[name] = releases.told_by(helm, plane, chart, mirrors, folder / name)
+    found = releases.differences(told)
+    alike = len(told["helm 3"]) - len(found)
+    say(f"a release's life:              {alike} of {len(told['helm 3'])} steps alike with helm 3 and helm 4")
     return found
 
 

@@ -1,7 +1,7 @@
 """Builds kube-apiserver, kube-controller-manager, etcd and helm from their Go modules, once per version.
 
-What is built is named by `conformance/go.mod` and `conformance/helm/go.mod`; the binaries go to a cache outside the
-project, in a folder whose name changes with those files, the flags below and the version of Go.
+What is built is named by the `go.mod` of `conformance/`, `conformance/helm/` and `conformance/helm4/`; the binaries go
+to a cache outside the project, in a folder whose name changes with those files, the flags below and the version of Go.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODULES = Path(__file__).resolve().parents[2] / "conformance"
+HELMS = ("helm", "helm4")
+"""Folders of the modules that are a helm each: version 3 and version 4."""
 CACHE_VARIABLE = "CONFORMANCE_CACHE"
 """Without the prefix KAI_LAB_, which is for settings of a lab: kai-lab refuses others with it."""
 
@@ -44,6 +46,7 @@ class Binaries:
     kube_apiserver: Path
     kube_controller_manager: Path
     helm: Path
+    helm4: Path
 
 
 def binaries(say: Say) -> Binaries:
@@ -53,12 +56,12 @@ def binaries(say: Say) -> Binaries:
     """
     go, version = _go()
     servers = _built(go, version, MODULES, say)
-    tools = _built(go, version, MODULES / "helm", say)
+    helms = {name: _built(go, version, MODULES / name, say) / "helm" for name in HELMS}
     return Binaries(
         etcd=servers / "server",  # Go names a program after its module: go.etcd.io/etcd/server/v3
         kube_apiserver=servers / "kube-apiserver",
         kube_controller_manager=servers / "kube-controller-manager",
-        helm=tools / "helm",
+        **helms,
     )
 
 
@@ -88,7 +91,9 @@ def key(module: Path, go_version: str) -> str:
 
 def _go() -> tuple[str, str]:
     """Path and version of the Go toolchain, no older than the modules ask for."""
-    needed = max((_line(r"^go (\S+)", module) for module in (MODULES, MODULES / "helm")), key=_numbers)
+    needed = max(
+        (_line(r"^go (\S+)", module) for module in (MODULES, *(MODULES / name for name in HELMS))), key=_numbers
+    )
     go = shutil.which("go")
     if go is None:
         raise LaneUnavailable(f"the Go toolchain was not found on PATH; install Go {needed} or newer")
