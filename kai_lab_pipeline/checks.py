@@ -13,18 +13,19 @@ import dagster as dg
 from dagster._utils.warnings import PreviewWarning
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, failure, lab_of, passes
+from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, lab_of, passes, told
+from kai_lab_pipeline.assets.versions import BACKEND, LAB
 from kai_lab_pipeline.backends.doctor import Level, examine
 from kai_lab_pipeline.lab.chart_values import values_check
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
-from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS, RELEASED, VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
 from kai_lab_pipeline.workbench.chart_comparison import compare_chart, compared, values_result
 from kai_lab_pipeline.workbench.diagnosing import diagnose_asset
 from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.reporting import evidence_for_report
 
 ALONE_PATIENCE_S = 15.0
 """How long a check that is executed alone waits for a finding that can still turn, in seconds of a real cluster."""
@@ -56,7 +57,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=f"lab-{group.name}")
     def checks(context: dg.AssetCheckExecutionContext, lab: LabResource) -> Iterator[dg.AssetCheckResult]:
         wanted = frozenset(key.name for key in context.selected_asset_check_keys)
-        try:
+        with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
             results, source = _judge(opened, asset, wanted)
@@ -65,8 +66,6 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             changes = [drift.text() for drift in drift_of(opened, asset)] if source == LIVE else []
             unwell = not all(passes(result) for result in results if result.check in wanted)
             diagnosis = diagnose_asset(opened, asset) if unwell else Diagnosis()
-        except LabError as error:
-            raise failure(error) from None
         if changes:
             said = "Changed on the cluster: " + ". ".join(changes)
             context.log.warning(f"{asset}: {said}")
@@ -90,8 +89,9 @@ def _values(lab: Lab, asset: str, component: str) -> CheckResult:
 
 def _machine_check(group: Group) -> dg.AssetChecksDefinition:
     def machine(context: dg.AssetCheckExecutionContext, lab: LabResource) -> dg.AssetCheckResult:
-        settings = lab.settings()
-        findings = examine(settings, settings.lab.backend)
+        with told():
+            settings = lab.settings()
+            findings = examine(settings, settings.lab.backend)
         lacking = [finding for finding in findings if finding.level is Level.BLOCKED]
         rows = [
             dg.TableRecord({"what": one.name, "found": one.found, "needed": one.needed, "fix": one.fix})
@@ -118,11 +118,9 @@ def _report_check(group: Group) -> dg.AssetChecksDefinition:
     key = group.key("boundary_report")
 
     def judged(context: dg.AssetCheckExecutionContext, lab: LabResource) -> dg.AssetCheckResult:
-        opened = lab_of(context, lab, group)
-        try:
-            judgement = opened.judge(opened.newest_evidence())
-        except LabError as error:
-            raise failure(error) from None
+        with told():
+            opened = lab_of(context, lab, group)
+            judgement = opened.judge(evidence_for_report(opened))
         unjudged = [str(claim.id) for claim in judgement.claims if claim.verdict is Verdict.NOT_EVALUATED]
         return dg.AssetCheckResult(
             passed=not unjudged and len(judgement.claims) == len(CLAIMS),
@@ -204,7 +202,8 @@ def _shown(
                 [dg.TableRecord({"expected": finding.expected, "observed": finding.observed})]
             ),
             "verdict": str(result.verdict),
-            "backend": lab.backend.name,
+            BACKEND: lab.backend.name,
+            LAB: lab.state.name,
             "judged from": source,
             "evidence": dg.MetadataValue.path(evidence),
             **diagnosis_metadata(Diagnosis(causes=(cause,)) if cause else Diagnosis()),

@@ -354,7 +354,10 @@ def test_the_alarm_after_26_hours(hours: float, alarm: str) -> None:
 
 def test_before_the_first_night() -> None:
     summary = morning_summary(build_matrix([], PINNED), now=NOW, last=None, next_at=None)
-    assert summary.text() == "No nightly has run yet: 0 new, 0 broken, 0 not evaluated, no next one is scheduled."
+    assert (
+        summary.text()
+        == "No nightly has run yet: 0 new, 0 broken, 0 not evaluated, no next one is scheduled: the schedule is off."
+    )
 
 
 def test_a_nightly_survives_json() -> None:

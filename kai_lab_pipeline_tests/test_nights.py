@@ -163,11 +163,8 @@ def test_the_matrix_attributes_a_regression_to_the_component_that_moved(settings
     for _ in range(2):
         for key in keys:
             nights.add_record(record(nights.load(key), verdicts[key]))
-    matrix, _, files = write_matrix_now(settings)
+    matrix, _, files = write_matrix_now(settings, next_at=None)
     regressions = matrix.regressions()
     assert {one.cell.blamed for one in regressions} == {("kai_scheduler",)}
     assert "v0.18.2" in files.markdown.read_text(encoding="utf-8")
     assert matrix.exit_code() == 1
-    told = regressions[0].id
-    nights.tell(told)
-    assert told in nights.told()

@@ -1,13 +1,26 @@
 """The version matrix: which version broke which claim, over all nights."""
 
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+from dagster._utils.schedules import cron_string_iterator
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource
+from kai_lab_pipeline.assets.step import LabResource, told
 from kai_lab_pipeline.report.matrix import render_matrix_markdown
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import write_matrix_now
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.notices import send_notices
+from kai_lab_pipeline.workbench.state import now
+
+SCHEDULE = "nightly"
+ZONE = "UTC"
+"""Time zone of the schedule's cron."""
+UNTOLD = "not told"
+"""Metadata: notices that a channel did not take, as sentences; absent where there are none."""
 
 
 def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
@@ -20,11 +33,17 @@ def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
         description=(
             "Version sets by claims: what holds since when, the last good and first bad version, and which component's "
             "step broke it, with links to the evidence and the difference of the charts. Made from the durable store "
-            "of verdicts, so it outlives clusters, partitions and a lost history."
+            "of verdicts, so it outlives clusters, partitions and a lost history. A regression is told once, to the "
+            "command and the address that lab.toml names."
         ),
     )
-    def version_matrix(lab: LabResource) -> dg.MaterializeResult[Any]:
-        matrix, summary, files = write_matrix_now(lab.settings())
+    def version_matrix(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
+        with told():
+            settings = lab.settings()
+            matrix, summary, files = write_matrix_now(settings, next_at=next_night(context.instance, settings))
+            notices = send_notices(settings, Nights(settings), matrix)
+        for line in notices.failed:
+            context.log.warning(line)
         return dg.MaterializeResult(
             metadata={
                 "summary": dg.MetadataValue.md(summary.text().replace("\n", "  \n")),
@@ -33,7 +52,19 @@ def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
                 "json": dg.MetadataValue.path(str(files.json)),
                 "regressions": len(matrix.regressions()),
                 "version_sets": len(matrix.rows),
+                "notices": notices.text(),
+                **({UNTOLD: "\n".join(notices.failed)} if notices.failed else {}),
             }
         )
 
     return version_matrix
+
+
+def next_night(instance: dg.DagsterInstance, settings: Settings) -> datetime | None:
+    """When the schedule `nightly` runs next, by its cron; None while it is off."""
+    if instance.schedule_storage is None:
+        return None  # an instance without a daemon's storage, in which nothing can be scheduled
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
+    if not any(s.instigator_name == SCHEDULE and s.status is InstigatorStatus.RUNNING for s in states):
+        return None
+    return next(cron_string_iterator(now().timestamp(), settings.nightly.cron, ZONE))

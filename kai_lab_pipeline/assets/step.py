@@ -11,18 +11,19 @@ from typing import Any
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group, digest
-from kai_lab_pipeline.assets.versions import LAB, carried_versions
+from kai_lab_pipeline.assets.versions import BACKEND, LAB, carried_versions
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import SHOWN, in_words
-from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.evidence import Observation
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
-from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
+from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.diagnosing import GATHER_S, diagnose_asset, within
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.settle import Settled
 
@@ -100,7 +101,7 @@ class Step:
 
     def done(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
         """Materialise; `version_of` is what downstream depends on, hashed into the data version with the verdicts."""
-        self.metadata["backend"] = self.lab.backend.name
+        self.metadata[BACKEND] = self.lab.backend.name
         self.metadata[LAB] = self.lab.state.name
         self.metadata["seconds"] = round(self.seconds, 2)
         stands_on = carried_versions(self.context, self.group, self.asset)
@@ -116,7 +117,10 @@ class Step:
 
 
 def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
-    """The lab that a run works on: the pinned one, or the candidate of the run's partition. Raises LabError."""
+    """The lab that a run works on: the pinned one, or the candidate of the run's partition.
+
+    Raises LabError, SettingsError.
+    """
     project = resource.settings()
     settings, candidate = project, None
     if group.partitions is not None:
@@ -151,7 +155,7 @@ def lab_asset(
             pool=f"lab-{group.name}",
         )
         def asset(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
-            with _files_told():
+            with told():
                 return _run(context, lab, group, name, body)
 
         return asset
@@ -163,11 +167,8 @@ def _run(
     context: dg.AssetExecutionContext, resource: LabResource, group: Group, asset: str, body: Body
 ) -> dg.MaterializeResult[Any]:
     """Hold the lab, check live what the asset is built on, do the step; on failure keep what was seen until then."""
-    try:
-        lab = lab_of(context, resource, group)
-        lab.hold(f"materialising {asset} in run {context.run.run_id[:8]}")
-    except (LabError, SettingsError) as error:
-        raise failure(error) from None
+    lab = lab_of(context, resource, group)
+    lab.hold(f"materialising {asset} in run {context.run.run_id[:8]}")
     step = Step(lab, asset, group, context)
     try:
         if asset != "boundary_report":  # made from the evidence there is, whatever stands or fell
@@ -189,18 +190,12 @@ def _run(
 
 
 @contextmanager
-def _files_told() -> Iterator[None]:
-    """A file that cannot be written or read, such as on a full disk, as a failure that people can act on."""
+def told() -> Iterator[None]:
+    """What a person can mend (the settings, a file, the cluster) as a failure with its sentence, without a trace."""
     try:
         yield
-    except OSError as error:
-        told = LabError(
-            "A file of the lab cannot be written or read",
-            where=str(error.filename or "the lab's state folder"),
-            seen=error.strerror or str(error),
-            next_step="Free some space or mend the permissions, then run it again: it goes on from what is there.",
-        )
-        raise failure(told) from None
+    except MENDABLE as error:
+        raise failure(as_lab_error(error)) from None
 
 
 def _looked_into(step: Step, error: LabError) -> Diagnosis:
@@ -243,13 +238,12 @@ def failure_text(error: LabError, diagnosis: Diagnosis, metadata: Mapping[str, A
 
 
 def failure(
-    error: LabError | SettingsError, metadata: Mapping[str, Any] | None = None, diagnosis: Diagnosis | None = None
+    error: LabError, metadata: Mapping[str, Any] | None = None, diagnosis: Diagnosis | None = None
 ) -> dg.Failure:
     """An error as Dagster shows it: what is known of it first, no stack trace, no second attempt."""
-    known = error if isinstance(error, LabError) else WrongUse(str(error))
     return dg.Failure(
-        description=failure_text(known, diagnosis or Diagnosis(), metadata or {}),
-        metadata={**(metadata or {}), "exit_code": known.exit_code, "transient": known.transient},
+        description=failure_text(error, diagnosis or Diagnosis(), metadata or {}),
+        metadata={**(metadata or {}), "exit_code": error.exit_code, "transient": error.transient},
         allow_retries=False,
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from kai_lab_pipeline.automation.jobs import LAB_TAG
-from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.settings import SettingsError, load_settings
+from kai_lab_pipeline.assets.versions import LAB_TAG
+from kai_lab_pipeline.settings import load_settings
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.state import WriteLock
 
 EVERY_15_MINUTES = "*/15 * * * *"
@@ -33,8 +33,8 @@ def drift_schedule() -> dg.ScheduleDefinition:
             if lab.state.recorded() is None or not lab.backend.cluster_exists():
                 return dg.SkipReason(f"Lab {lab.state.name} has no cluster: nothing can drift.")
             holder = WriteLock(lab.state.folder).holder()
-        except (LabError, SettingsError) as error:
-            return dg.SkipReason(str(error))
+        except MENDABLE as error:
+            return dg.SkipReason(as_lab_error(error).text())
         if holder is not None:
             return dg.SkipReason(f"Lab {lab.state.name} is at work: {holder.get('purpose')}, pid {holder.get('pid')}.")
         return dg.RunRequest(tags={LAB_TAG: settings.lab.name})

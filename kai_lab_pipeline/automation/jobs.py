@@ -5,8 +5,7 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
-LAB_TAG = "kai_lab/lab"
-"""Run tag by which the run queue keeps two runs off one lab."""
+from kai_lab_pipeline.assets.versions import LAB_TAG
 
 
 def lab_jobs(lab_name: str) -> list[AssetJob | dg.JobDefinition]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
 
-from kai_lab_pipeline.clients.discovery import Lookup
+from kai_lab_pipeline.clients.discovery import Lookup, look_up
 from kai_lab_pipeline.lab.due import Due, due
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import now
 
@@ -20,6 +21,19 @@ PARTITIONS_NAME = "version_sets"
 VERSION_SETS = dg.DynamicPartitionsDefinition(name=PARTITIONS_NAME)
 CANDIDATE_GATES = frozenset({"cluster.node_ready"})
 """One broken label must not hide what else a new version does."""
+
+
+def look(settings: Settings, nights: Nights) -> dict[str, Lookup]:
+    """Ask the registries for new versions, and store the version sets worth a lab. Raises WrongUse, OSError."""
+    with with_registry(settings) as asked:
+        found = look_up(asked, with_digests=True)
+    keep_sets(nights, sets_found(settings, found))
+    return found
+
+
+def not_looked(found: Mapping[str, Lookup]) -> tuple[str, ...]:
+    """A sentence for each component whose registry could not be asked."""
+    return tuple(f"{component}: {lookup.sentence}" for component, lookup in found.items() if lookup.error is not None)
 
 
 def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:

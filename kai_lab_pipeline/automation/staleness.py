@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.versions import made_in, materialised
+from kai_lab_pipeline.assets.versions import last_made_here, made_in, materialised
 from kai_lab_pipeline.lab.spec import UPSTREAM
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import MANIFESTS
@@ -70,11 +70,12 @@ def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], group: Grou
     event = instance.get_latest_materialization_event(key)
     if event is None or event.asset_materialization is None:
         return SyncState(Sync.NEVER_MADE)
-    if materialised(instance, group, name) is None:
-        return SyncState(Sync.GONE, event.asset_materialization.description or "")
     elsewhere = made_in(event.asset_materialization)
     if elsewhere not in (None, group.settings.lab.name):
-        return SyncState(Sync.UNSYNCED, f"last made in lab {elsewhere}: labs of one project share the history")
+        known = Sync.UNSYNCED if last_made_here(instance, group, name) is not None else Sync.NEVER_MADE
+        return SyncState(known, f"last made in lab {elsewhere}: labs of one project share the history")
+    if materialised(instance, group, name) is None:
+        return SyncState(Sync.GONE, event.asset_materialization.description or "")
     causes = resolver.get_stale_causes(key)
     if not causes:
         return SyncState(Sync.IN_SYNC)

@@ -3,9 +3,8 @@
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.step import LabResource, failure, lab_of
-from kai_lab_pipeline.assets.versions import mark_gone
-from kai_lab_pipeline.automation.jobs import LAB_TAG
+from kai_lab_pipeline.assets.step import LabResource, failure, lab_of, told
+from kai_lab_pipeline.assets.versions import LAB_TAG, mark_gone
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.workbench.teardown import tear_down
 
@@ -17,12 +16,10 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
         name="remove_lab", description="Remove what the lab made, in an order that works, and look whether it is gone."
     )
     def remove_lab(context: dg.OpExecutionContext, lab: LabResource) -> None:
-        opened = lab_of(context, lab, group)
-        try:
+        with told():
+            opened = lab_of(context, lab, group)
             opened.hold(f"tearing the lab down in run {context.run.run_id[:8]}")
             torn = tear_down(opened)
-        except LabError as error:
-            raise failure(error) from None
         for line in torn.done:
             context.log.info(line)
         if torn.leftovers:

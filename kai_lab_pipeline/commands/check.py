@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
+from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
 from kai_lab_pipeline.commands.claims_table import print_claims
-from kai_lab_pipeline.commands.common import console, dagster_instance, settings_with
+from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
@@ -24,7 +26,7 @@ def check_command(names: Sequence[str], *, as_json: bool) -> int:
     WriteLock(state.folder).check_free()
     Lab(settings, "check", lambda _: None).backend.connect()
     state.open()
-    lab = _execute(settings, wanted)
+    lab = _execute(settings, wanted, console(stderr=as_json))
     try:
         assets = list(dict.fromkeys(name.partition(".")[0] for name in wanted))
         seen = lab.of_this_run(lab.newest_evidence(), assets)
@@ -53,7 +55,7 @@ def selected_checks(names: Sequence[str]) -> list[str]:
     return [full for full in every if full in chosen]
 
 
-def _execute(settings: Settings, wanted: Sequence[str]) -> Lab:
+def _execute(settings: Settings, wanted: Sequence[str], out: Any) -> Lab:
     import dagster as dg
 
     from kai_lab_pipeline.definitions import build_definitions
@@ -61,11 +63,13 @@ def _execute(settings: Settings, wanted: Sequence[str]) -> Lab:
     keys = [dg.AssetCheckKey(dg.AssetKey([a]), c) for a, _, c in (name.partition(".") for name in wanted)]
     job = dg.define_asset_job("check", selection=dg.AssetSelection.checks(*keys))
     definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(jobs=[job]))
-    with dagster_instance(settings) as instance:
+    with instance_for_runs(settings) as (instance, killed):
+        for run in killed:
+            out.print(f"Run {run.run_id[:8]} was killed before it ended.")
         result = definitions.resolve_job_def("check").execute_in_process(
             instance=instance,
             raise_on_error=False,
-            tags={"kai_lab/lab": settings.lab.name},
+            tags={"kai_lab/lab": settings.lab.name, PROCESS_TAG: process_tag()},
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
     return Lab(settings, result.run_id, lambda _: None)

@@ -12,7 +12,7 @@ from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import PROJECT_VARIABLE, Settings, SettingsError, find_project, load_settings
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
+    from dagster import DagsterInstance, DagsterRun
     from rich.console import Console
 
 OK, BROKEN, WRONG_USE, INFRASTRUCTURE = 0, 1, 2, 3
@@ -74,6 +74,18 @@ def _remedy(error: object) -> str:
     if "locked" in str(error):
         return "Another process was halted while it wrote there: let it go on (fg, or kill -CONT) or end it"
     return "Free some space or mend the folder's permissions"
+
+
+@contextmanager
+def instance_for_runs(settings: Settings) -> Iterator[tuple[DagsterInstance, list[DagsterRun]]]:
+    """The same for a command that starts runs: what a kill cut off before is closed first, and handed over to tell.
+
+    Raises LabError.
+    """
+    from kai_lab_pipeline.automation.unfinished import close_unfinished
+
+    with dagster_instance(settings) as instance:
+        yield instance, close_unfinished(instance)
 
 
 def prepare_dagster_home(settings: Settings) -> Path:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
-from kai_lab_pipeline.lab.attribution import subjects
+from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
+from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, instance_for_runs, settings_with
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly, Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
 from kai_lab_pipeline.lab.version_sets import Lane, version_set
 from kai_lab_pipeline.settings import Settings
-from kai_lab_pipeline.workbench.candidates import candidate_settings, remove_candidate, write_matrix_now
-from kai_lab_pipeline.workbench.chart_comparison import with_registry
-from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.candidates import clean_up_candidate, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import WriteLock, now
 
 if TYPE_CHECKING:
     import dagster as dg
-
-NOTIFY_TIMEOUT_S = 20.0
 
 
 def nightly_command(*, add: Sequence[str], chart: Sequence[str], as_json: bool) -> int:
@@ -46,44 +41,54 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], as_json: bool) 
 
 
 def _night(settings: Settings, nights: Nights, added: StoredSet | None, *, as_json: bool) -> int:
-    from kai_lab_pipeline.automation.partitions import keep_sets, sets_found, waiting
-    from kai_lab_pipeline.clients.discovery import look_up
+    from kai_lab_pipeline.automation.nightly import at_work
+    from kai_lab_pipeline.automation.partitions import keep_sets, look, not_looked, waiting
 
     out = console(stderr=as_json)
-    with with_registry(settings) as asked:
-        found = look_up(asked, with_digests=True)
+    found = look(settings, nights)
     for component, lookup in found.items():
         out.print(f"{component} {lookup.pinned}: {lookup.sentence}", markup=False)
-    keep_sets(nights, [*sets_found(settings, found), *([added] if added else [])])
-    keys = [found.version_set.key for found in waiting(settings, nights)]
-    failed = tuple(f"{name}: {lookup.sentence}" for name, lookup in found.items() if lookup.error is not None)
-    nightly = Nightly(now(), tuple(keys), failed)
-    nights.add_nightly(nightly)
-    matrix, summary = _run_all(settings, nights, keys, out)
-    _notify(settings, nights, matrix, out)
+    keep_sets(nights, [added] if added else [])
+    with instance_for_runs(settings) as (instance, killed):
+        for run in killed:
+            _tell_killed(settings, nights, run, out)
+        busy = at_work(instance)
+        keys = [one.version_set.key for one in waiting(settings, nights) if one.version_set.key not in busy]
+        for key in sorted(busy):
+            out.print(f"{key}: a run that Dagster shows is at work on it", markup=False)
+        nights.add_nightly(Nightly(now(), tuple(keys), not_looked(found)))
+        matrix, summary = _run_all(settings, nights, instance, keys, out)
     _say(settings, nights, matrix, summary, out, as_json=as_json)
-    if not keys:
-        return INFRASTRUCTURE if failed else OK
-    code = matrix.exit_code(keys)
-    return INFRASTRUCTURE if failed and code == OK else code
+    code = matrix.exit_code(keys) if keys else OK
+    return INFRASTRUCTURE if not_looked(found) and code == OK else code
 
 
-def _run_all(settings: Settings, nights: Nights, keys: Sequence[str], out: Any) -> tuple[Matrix, Summary]:
+def _tell_killed(settings: Settings, nights: Nights, run: dg.DagsterRun, out: Any) -> None:
+    """A killed night left a cluster, perhaps of a version set that is not due any more."""
+    out.print(f"Run {run.run_id[:8]} was killed before it ended.")
+    key = run.tags.get("dagster/partition")
+    if key in nights.sets():
+        _clean_up(settings, nights.load(key), out, judged=False)
+
+
+def _run_all(
+    settings: Settings, nights: Nights, instance: dg.DagsterInstance, keys: Sequence[str], out: Any
+) -> tuple[Matrix, Summary]:
+    from kai_lab_pipeline.assets.matrix import next_night
     from kai_lab_pipeline.automation.partitions import waiting
     from kai_lab_pipeline.lab.due import Reason
 
-    with dagster_instance(settings) as instance:
-        if keys:
-            instance.add_dynamic_partitions("version_sets", list(keys))
-        for number, key in enumerate(keys, 1):
-            out.print(f"[{number}/{len(keys)}] {key}: {nights.load(key).version_set.description}", markup=False)
-            _run_one(settings, nights, instance, key, out)
-        for found in waiting(settings, nights):
-            if found.reason is Reason.RERUN and found.version_set.key in keys:
-                out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
-                _run_one(settings, nights, instance, found.version_set.key, out)
-        matrix, summary, _ = write_matrix_now(settings)
-        _materialise_matrix(instance)
+    if keys:
+        instance.add_dynamic_partitions("version_sets", list(keys))
+    for number, key in enumerate(keys, 1):
+        out.print(f"[{number}/{len(keys)}] {key}: {nights.load(key).version_set.description}", markup=False)
+        _run_one(settings, nights, instance, key, out)
+    for found in waiting(settings, nights):
+        if found.reason is Reason.RERUN and found.version_set.key in keys:
+            out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
+            _run_one(settings, nights, instance, found.version_set.key, out)
+    _materialise_matrix(instance, out)
+    matrix, summary, _ = write_matrix_now(settings, next_at=next_night(instance, settings))
     return matrix, summary
 
 
@@ -99,17 +104,18 @@ def _run_one(settings: Settings, nights: Nights, instance: dg.DagsterInstance, k
 
     stored = nights.load(key)
     before = len(nights.records())
+    judged = False
     try:
         result = dg.execute_job(
             dg.reconstructable(candidate_lab_job),
             instance=instance,
-            tags={"dagster/partition": key, "kai_lab/lab": key},
+            tags={"dagster/partition": key, "kai_lab/lab": key, PROCESS_TAG: process_tag()},
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             raise_on_error=False,
         )
-        run_id = result.run_id
+        run_id, judged = result.run_id, result.success
     finally:
-        _clean_up(settings, stored, key, out)
+        _clean_up(settings, stored, out, judged=judged)
     records = nights.records()[before:]
     if not records:
         out.print(f"  no verdict: run {run_id[:8]} ended before its report; it is tried again", markup=False)
@@ -122,26 +128,32 @@ def _run_one(settings: Settings, nights: Nights, instance: dg.DagsterInstance, k
     out.print(f"  {said.splitlines()[0]}; boundary {latest.boundary}", markup=False)
 
 
-def _clean_up(settings: Settings, stored: StoredSet, key: str, out: Any) -> None:
-    """The cluster of a candidate is gone after its run, however that ended."""
-    lab = Lab(candidate_settings(settings, stored), "clean-up", lambda _: None, candidate=stored, project=settings)
+def _clean_up(settings: Settings, stored: StoredSet, out: Any, *, judged: bool) -> None:
+    """The cluster of a candidate is gone after its run, however that ended; where that fails, it is told and goes on.
+
+    Where another run is at work on it, its own end takes it away. What a judged one left is there because somebody
+    asked to keep it.
+    """
     try:
-        if lab.state.folder.is_dir() and lab.backend.cluster_exists() and not settings.nightly.keep_failed:
-            remove_candidate(lab, broken=False)
+        clean_up_candidate(settings, stored, broken=judged)
     except LabError as error:
-        out.print(f"  {key}: {error.text()}", markup=False)
-    finally:
-        lab.release()
+        out.print(f"  {stored.version_set.key}: {error.text()}", markup=False)
 
 
-def _materialise_matrix(instance: dg.DagsterInstance) -> None:
+def _materialise_matrix(instance: dg.DagsterInstance, out: Any) -> None:
+    from kai_lab_pipeline.assets.matrix import UNTOLD
     from kai_lab_pipeline.definitions import defs
 
-    defs.resolve_job_def("write_matrix").execute_in_process(
+    result = defs.resolve_job_def("write_matrix").execute_in_process(
         instance=instance,
         raise_on_error=False,
+        tags={PROCESS_TAG: process_tag()},
         run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
     )
+    for event in result.get_asset_materialization_events():
+        untold = event.step_materialization_data.materialization.metadata.get(UNTOLD)
+        if untold is not None:
+            out.print(str(untold.value), markup=False)
 
 
 def _added(settings: Settings, add: Sequence[str], chart: Sequence[str]) -> StoredSet | None:
@@ -166,39 +178,6 @@ def _pairs(options: Sequence[str], option: str) -> dict[str, str]:
             raise WrongUse(f"{option} needs component=value, got {text!r}")
         pairs[component] = value
     return pairs
-
-
-def _notify(settings: Settings, nights: Nights, matrix: Matrix, out: Any) -> None:
-    """Send each regression once, to the command and the address that lab.toml names."""
-    told = nights.told()
-    for regression in matrix.regressions():
-        if regression.id in told or not (settings.nightly.notify_command or settings.nightly.notify_url):
-            continue
-        cell = regression.cell
-        text = f"{regression.row.version_set.key}, {subjects([cell])}: {cell.sentence} {cell.message}".rstrip()
-        try:
-            _send(settings, regression.id, text)
-        except (LabError, OSError, subprocess.SubprocessError) as error:
-            out.print(f"The notice could not be sent and is tried again the next night: {error}", markup=False)
-        else:
-            nights.tell(regression.id)
-
-
-def _send(settings: Settings, identity: str, text: str) -> None:
-    if settings.nightly.notify_command:
-        subprocess.run(
-            list(settings.nightly.notify_command), input=text, text=True, timeout=NOTIFY_TIMEOUT_S, check=True
-        )
-    if settings.nightly.notify_url:
-        import httpx
-
-        try:
-            answer = httpx.post(
-                settings.nightly.notify_url, json={"id": identity, "text": text}, timeout=NOTIFY_TIMEOUT_S
-            )
-            answer.raise_for_status()
-        except httpx.HTTPError as error:
-            raise LabError("The notice's address did not take it", seen=type(error).__name__) from error
 
 
 def _say(settings: Settings, nights: Nights, matrix: Matrix, summary: Summary, out: Any, *, as_json: bool) -> None:

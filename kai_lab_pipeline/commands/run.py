@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
 from kai_lab_pipeline.backends import make_backend
 from kai_lab_pipeline.commands.claims_table import print_causes, print_claims
 from kai_lab_pipeline.commands.common import (
@@ -15,10 +16,9 @@ from kai_lab_pipeline.commands.common import (
     INFRASTRUCTURE,
     OK,
     console,
-    dagster_instance,
+    instance_for_runs,
     settings_with,
 )
-from kai_lab_pipeline.commands.unfinished import PROCESS_TAG, close_unfinished, process_tag
 from kai_lab_pipeline.commands.unsynced import with_unsynced
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -105,9 +105,9 @@ def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, 
     pinned = {name for asset in assets for name in UPSTREAM[asset] if "/" in name}
     keys = [dg.AssetKey(name.split("/")) for name in [*sorted(pinned), *assets]]
     whole = len(assets) == len(ASSETS)
-    with dagster_instance(settings) as instance:
-        for killed in close_unfinished(instance):
-            out.print(f"Run {killed[:8]} was killed before it ended; this one goes on from what is there.")
+    with instance_for_runs(settings) as (instance, killed):
+        for run in killed:
+            out.print(f"Run {run.run_id[:8]} was killed before it ended; this one goes on from what is there.")
         follower = Follower(instance, {INVOCATION_TAG: invocation}, out, expected=len(assets))
         with follower:
             result = dg.execute_job(

@@ -29,16 +29,25 @@ def status_command(*, as_json: bool) -> int:
 
 def _status(settings: Settings, state: LabState) -> dict[str, Any]:
     lab = Lab(settings, "status", lambda _: None)
-    exists = lab.backend.cluster_exists()
+    cluster = _cluster(lab)
     return {
         "lab": state.name,
         "backend": settings.lab.backend,
         "folder": str(state.folder),
-        "cluster": {"exists": exists, **(_live(lab) if exists else {})},
+        "cluster": cluster,
         "writer": WriteLock(state.folder).holder() if state.folder.is_dir() else None,
-        "assets": _assets(settings, lab if exists else None) if state.recorded() is not None else [],
+        "assets": _assets(settings, lab, cluster) if state.recorded() is not None else [],
         "report": str(state.latest_report / "report.html") if state.latest_report.is_dir() else None,
     }
+
+
+def _cluster(lab: Lab) -> dict[str, Any]:
+    """Whether the cluster is there; `exists` is None where the backend could not tell, which does not mean gone."""
+    try:
+        exists = lab.backend.cluster_exists()
+    except LabError as error:
+        return {"exists": None, "answers": False, "error": error.text()}
+    return {"exists": exists, **(_live(lab) if exists else {})}
 
 
 def _live(lab: Lab) -> dict[str, Any]:
@@ -49,15 +58,13 @@ def _live(lab: Lab) -> dict[str, Any]:
         return {"answers": False, "error": error.what}
 
 
-def _assets(settings: Settings, lab: Lab | None) -> list[dict[str, Any]]:
+def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     """Each asset's last materialisation and checks from Dagster's history, and what was changed on the cluster since.
 
-    Without `lab` there is no cluster to look at.
+    Only what was made in this very lab: labs of one project share the history.
     """
-    import dagster as dg
-
     from kai_lab_pipeline.assets.group import Group
-    from kai_lab_pipeline.assets.versions import materialised
+    from kai_lab_pipeline.assets.versions import last_made_here, materialised_in, passes_here
     from kai_lab_pipeline.automation.staleness import sync_states
     from kai_lab_pipeline.definitions import build_definitions
 
@@ -65,15 +72,13 @@ def _assets(settings: Settings, lab: Lab | None) -> list[dict[str, Any]]:
     group = Group("lab", settings)
     with dagster_instance(settings) as instance:
         states = sync_states(instance, build_definitions(settings), group)
-        built = materialised(instance, group, "cluster")
+        built = materialised_in(last_made_here(instance, group, "cluster"))
         known = built.metadata.get("incarnation") if built is not None else None
-        drift = live_drift(lab, str(known.value) if known is not None else None)
+        drift = live_drift(lab, str(known.value) if known is not None else None, cluster)
         for name in ASSETS:
-            key = dg.AssetKey([name])
-            event = instance.get_latest_materialization_event(key)
-            checks = [dg.AssetCheckKey(key, check.name) for check in CHECKS.get(name, ())]
-            records = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks) if checks else {}
-            passed = [check.name for check, record in records.items() if record.status.value == "SUCCEEDED"]
+            event = last_made_here(instance, group, name)
+            checks = [check.name for check in CHECKS.get(name, ())]
+            passed = [check for check in checks if passes_here(instance, group, name, check)]
             rows.append(
                 {
                     "asset": name,
@@ -89,13 +94,15 @@ def _assets(settings: Settings, lab: Lab | None) -> list[dict[str, Any]]:
     return rows
 
 
-def live_drift(lab: Lab | None, incarnation: str | None) -> dict[str, list[str]]:
+def live_drift(lab: Lab, incarnation: str | None, cluster: dict[str, Any]) -> dict[str, list[str]]:
     """What is other on the cluster than the lab applied it, as sentences by asset; nothing where nothing was built."""
     from kai_lab_pipeline.workbench.drift import drift_of
 
     if incarnation is None:
         return {}
-    if lab is None:
+    if cluster["exists"] is None:
+        return {"cluster": [f"the cluster cannot be asked for: {cluster['error']}"]}
+    if not cluster["exists"]:
         return {"cluster": ["the cluster is gone"]}
     try:
         if lab.backend.connect().incarnation() != incarnation:
@@ -113,7 +120,9 @@ def _print(found: dict[str, Any]) -> None:
 
     out = console()
     cluster = found["cluster"]
-    if not cluster["exists"]:
+    if cluster["exists"] is None:
+        said = f"whether there is a cluster could not be asked: {cluster['error']}"
+    elif not cluster["exists"]:
         said = "there is no cluster"
     elif cluster.get("answers"):
         said = f"the cluster answers (kubeconfig {cluster['kubeconfig']})"

@@ -50,7 +50,8 @@ def judge(
     """
     excuses = excuses or {}
     findings = {name: _finding(name, evidence, expectations) for name in CHECK_FUNCTIONS if _in(name, only)}
-    behind = _Gates(evidence, expectations, tuple(gates), findings)
+    shut = tuple(gate for gate in gates if gate not in excuses or not _still(excuses[gate], today))
+    behind = _Gates(evidence, expectations, shut, findings)
     claims, notes = [], list(evidence.notes)
     for claim in CLAIMS:
         results = tuple(

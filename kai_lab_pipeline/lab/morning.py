@@ -47,6 +47,7 @@ class Summary:
 
     last: Nightly | None
     next_at: datetime | None
+    """When the schedule runs next; None while it is off."""
     new: tuple[str, ...] = ()
     """Version sets that got their first verdict in the last nightly."""
     broken: tuple[str, ...] = ()
@@ -58,7 +59,8 @@ class Summary:
     def text(self) -> str:
         lines = [f"ALARM: {self.alarm}"] if self.alarm else []
         ran = f"Last nightly ran at {self.last.started_at:%Y-%m-%d %H:%M %Z}" if self.last else "No nightly has run yet"
-        following = f"next at {self.next_at:%Y-%m-%d %H:%M %Z}" if self.next_at else "no next one is scheduled"
+        off = "no next one is scheduled: the schedule is off"
+        following = f"next at {self.next_at:%Y-%m-%d %H:%M %Z}" if self.next_at else off
         counts = f"{len(self.new)} new, {len(self.broken)} broken, {len(self.not_evaluated)} not evaluated"
         lines.append(f"{ran.strip()}: {counts}, {following.strip()}.")
         return "\n".join([*lines, *self.details])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime
+
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Summary, morning_summary
 from kai_lab_pipeline.lab.verdict import Judgement
@@ -96,10 +99,31 @@ def remove_candidate(lab: Lab, *, broken: bool) -> str:
     return "; ".join(torn.done)
 
 
-def write_matrix_now(settings: Settings) -> tuple[Matrix, Summary, MatrixFiles]:
-    """Make the version matrix and the morning summary from the durable store, and write them."""
+def clean_up_candidate(project: Settings, stored: StoredSet, *, broken: bool) -> str:
+    """Remove the cluster that an ended run of a candidate left, and say what was done; empty when nothing was left.
+
+    With `broken` a cluster is kept where lab.toml asks for that. Raises WrongUse while a run is at work on it, LabError
+    when its cluster cannot be asked for or is not gone.
+    """
+    # An owner of its own: the run that ended may have a process left that still holds the lab.
+    owner = f"clean-up-{uuid.uuid4().hex[:8]}"
+    lab = Lab(candidate_settings(project, stored), owner, lambda _: None, candidate=stored, project=project)
+    if not lab.state.folder.is_dir():
+        return ""
+    lab.hold("removing what a candidate's run left")
+    try:
+        return remove_candidate(lab, broken=broken) if lab.backend.cluster_exists() else ""
+    finally:
+        lab.release()
+
+
+def write_matrix_now(settings: Settings, *, next_at: datetime | None) -> tuple[Matrix, Summary, MatrixFiles]:
+    """Make the version matrix and the morning summary from the durable store, and write them.
+
+    `next_at` is when the schedule runs next, with time zone; None while it is off.
+    """
     nights = Nights(settings)
     diffs = {key: stored.diff for key, stored in nights.sets().items() if stored.diff}
     matrix = build_matrix(nights.records(), settings.version_set(), diffs)
-    summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=nights.next_at())
+    summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=next_at)
     return matrix, summary, write_matrix(matrix, summary, nights.folder / "matrix", evidence_base="../..")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict import Finding, Verdict
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
@@ -149,20 +148,21 @@ class Nights:
         lines = list(self._lines("nightlies.jsonl"))
         return Nightly.from_json(lines[-1]) if lines else None
 
-    def next_at(self) -> datetime | None:
-        """When the schedule runs next, as it last said; None when it never did."""
-        lines = list(self._lines("schedule.jsonl"))
-        return parse_time(lines[-1].get("next_at")) if lines else None
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Hold the right to send notices; whoever else sends waits until this is over."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "telling.lock", "a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
-    def schedule_next(self, at: datetime | None) -> None:
-        self._append("schedule.jsonl", {"next_at": at.isoformat() if at else None})
+    def told(self, channel: str) -> set[str]:
+        """Ids of regressions that a notice went out for by this channel."""
+        return {str(line["id"]) for line in self._lines("told.jsonl") if line.get("channel", channel) == channel}
 
-    def told(self) -> set[str]:
-        """Ids of regressions that a notice went out for."""
-        return {str(line["id"]) for line in self._lines("told.jsonl")}
-
-    def tell(self, identity: str) -> None:
-        self._append("told.jsonl", {"id": identity})
+    def tell(self, identity: str, channel: str) -> None:
+        """Note that a regression was told by a channel."""
+        self._append("told.jsonl", {"id": identity, "channel": channel})
 
     # -- files -----------------------------------------------------------------------------------------------------
 

@@ -36,15 +36,22 @@ class Reported:
     """Empty where all is well."""
 
 
+def evidence_for_report(lab: Lab) -> Evidence:
+    """What a lab's report is made from: the newest of each asset; of a candidate only what this very run saw.
+
+    Each attempt at a version set stands for itself.
+    """
+    newest = lab.newest_evidence()
+    return newest if lab.candidate is None else lab.of_this_run(newest, ASSETS)
+
+
 def report_lab(lab: Lab, *, notes: Sequence[str] = ()) -> Reported:
     """Judge each asset's newest evidence and write the report of this run, and the copy `report/` of the newest one.
 
     `notes` are sentences for the top, such as which step ended the run. Raises LabError when the folder cannot be
     written.
     """
-    evidence = lab.newest_evidence()
-    if lab.candidate is not None:
-        evidence = lab.of_this_run(evidence, ASSETS)  # each attempt at a version set stands for itself
+    evidence = evidence_for_report(lab)
     judgement = lab.judge(evidence)
     diagnosis = diagnose_run(lab, evidence, judgement)
     steps = lab.steps()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kai_lab_pipeline.rehearsal.state import process_start
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
+    from dagster import DagsterInstance, DagsterRun
 
 PROCESS_TAG = "kai_lab/process"
 """Run tag of a run that `kai-lab` executes itself: the pid and when that process started."""
@@ -19,11 +19,16 @@ def process_tag() -> str:
     return f"{os.getpid()} {process_start(os.getpid())}"
 
 
-def close_unfinished(instance: DagsterInstance) -> list[str]:
-    """Record runs whose process is gone as failed; returns their ids. Runs of a UI are its daemon's matter."""
+def close_unfinished(instance: DagsterInstance) -> list[DagsterRun]:
+    """Record runs whose process is gone as failed; returns them. Runs of a UI are its daemon's matter."""
     import dagster as dg
 
-    going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    going = [
+        dg.DagsterRunStatus.NOT_STARTED,  # killed between the entry in the history and the first step
+        dg.DagsterRunStatus.STARTING,
+        dg.DagsterRunStatus.STARTED,
+        dg.DagsterRunStatus.CANCELING,
+    ]
     closed = []
     for record in instance.get_run_records(dg.RunsFilter(statuses=going)):
         run = record.dagster_run
@@ -31,5 +36,5 @@ def close_unfinished(instance: DagsterInstance) -> list[str]:
         if not pid or process_start(int(pid)) == started:
             continue
         instance.report_run_failed(run, f"Interrupted: process {pid} of this run was killed. The next run goes on.")
-        closed.append(run.run_id)
+        closed.append(run)
     return closed
