@@ -135,13 +135,14 @@ def versions(as_json: bool) -> None:
 
 @cli.command()
 @click.option("--add", multiple=True, metavar="COMPONENT=VERSION", help="Also judge this version set (repeatable).")
-@click.option("--chart", multiple=True, metavar="COMPONENT=CHART", help="Chart folder or reference for --add.")
+@click.option("--chart", multiple=True, metavar="COMPONENT=CHART", help="Chart folder or reference to judge.")
+@click.option("--image", multiple=True, metavar="COMPONENT=IMAGE", help="Image (repository:tag, or a tag) to judge.")
 @click.option("--json", "as_json", is_flag=True, help="Print the matrix and the summary as JSON.")
-def nightly(add: tuple[str, ...], chart: tuple[str, ...], as_json: bool) -> None:
+def nightly(add: tuple[str, ...], chart: tuple[str, ...], image: tuple[str, ...], as_json: bool) -> None:
     """Look for new versions, build and judge a lab for each, clean up, and say what changed."""
     from kai_lab_pipeline.commands.nightly import nightly_command
 
-    _end(lambda: nightly_command(add=add, chart=chart, as_json=as_json))
+    _end(lambda: nightly_command(add=add, chart=chart, image=image, as_json=as_json))
 
 
 @cli.command()

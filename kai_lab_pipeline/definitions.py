@@ -9,6 +9,7 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.matrix import version_matrix_asset
 from kai_lab_pipeline.assets.step import LabResource
 from kai_lab_pipeline.assets.upstream import upstream_assets
+from kai_lab_pipeline.automation.adding import add_version_set_job
 from kai_lab_pipeline.automation.after_candidate import after_candidate_sensor
 from kai_lab_pipeline.automation.drift import drift_schedule
 from kai_lab_pipeline.automation.jobs import lab_jobs
@@ -39,7 +40,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             version_matrix_asset(candidate),
         ],
         asset_checks=[*lab_checks(lab), *lab_checks(candidate)],
-        jobs=[*lab_jobs(settings.lab.name), tear_down_job(lab), night, matrix],
+        jobs=[*lab_jobs(settings.lab.name), tear_down_job(lab), night, matrix, add_version_set_job(settings)],
         sensors=[report_of_a_red_run, new_chart_versions_sensor(settings), after_candidate_sensor(settings, matrix)],
         schedules=[nightly_schedule(settings, night), drift_schedule()],
         executor=_executor(settings),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -83,6 +84,32 @@ def ticks(ui: Ui, name: str) -> list[dict[str, Any]]:
 
 def runs_of(ui: Ui, job: str) -> list[dict[str, Any]]:
     return [run for run in ui.ask(RUNS)["runsOrError"]["results"] if run["jobName"] == job]
+
+
+LAUNCHPAD = "/locations/kai_lab_pipeline/jobs/add_version_set/playground"
+LAUNCH = """[...document.querySelectorAll('button')].find((b) => /^Launch run$/i.test(b.innerText.trim()))"""
+CLICK = f"(() => {{ const it = {LAUNCH}; if (!it || it.disabled) return false; it.click(); return true; }})()"
+WANTED = """ops:
+  version_set:
+    config:
+      versions:
+        kai_scheduler: 0.0.0-d5bc503
+"""
+
+
+def test_a_version_set_is_added_from_the_launchpad(ui: Ui, tmp_path: Path) -> None:
+    with chromium(tmp_path / "profile", width=1500, height=800) as page:
+        page.open(ui.url + LAUNCHPAD)
+        page.wait("document.body.innerText.includes('v0.17.0')", "the pinned versions in the launchpad, to be edited")
+        picture(page, "add-version-set.png", tmp_path)
+        page.open(f"{ui.url}{LAUNCHPAD}/setup?config={quote(WANTED)}")
+        page.wait("document.body.innerText.includes('0.0.0-d5bc503')", "the version set in the launchpad")
+        page.wait(CLICK, "a click on the launch button")
+        done = until(lambda: runs_of(ui, "add_version_set"), lambda: f"no run: {page.text()[:800]}")
+        assert ui.wait_ended(done[0]["runId"]) == "SUCCESS"
+    [key] = ui.ask(PARTITIONS, key={"path": ["candidate", "kai_release"]})["assetNodeOrError"]["partitionKeys"]
+    assert key.startswith("kai-0-0-0-d5bc503")
+    assert Nights(ui.project.settings).load(key).version_set.versions["kai_scheduler"] == "0.0.0-d5bc503"
 
 
 def test_a_night_in_the_ui(ui: Ui, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
@@ -13,8 +12,8 @@ from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, instan
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly, Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
-from kai_lab_pipeline.lab.version_sets import Lane, version_set
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.adding import add_version_set
 from kai_lab_pipeline.workbench.candidates import clean_up_candidate, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import WriteLock, now
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
 
-def nightly_command(*, add: Sequence[str], chart: Sequence[str], as_json: bool) -> int:
+def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence[str] = (), as_json: bool) -> int:
     """Run a night now; returns the exit code. Raises LabError, SettingsError.
 
     0: nothing new, or all that is new holds. 1: a claim broke with some version. 3: a registry could not be asked, or
@@ -35,20 +34,21 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], as_json: bool) 
     lock = WriteLock(nights.folder)
     lock.acquire(uuid.uuid4().hex, "a nightly")
     try:
-        return _night(settings, nights, _added(settings, add, chart), as_json=as_json)
+        return _night(settings, nights, _added(settings, add, chart, image), as_json=as_json)
     finally:
         lock.release()
 
 
-def _night(settings: Settings, nights: Nights, added: StoredSet | None, *, as_json: bool) -> int:
+def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as_json: bool) -> int:
     from kai_lab_pipeline.automation.nightly import at_work
-    from kai_lab_pipeline.automation.partitions import keep_sets, look, not_looked, waiting
+    from kai_lab_pipeline.automation.partitions import look, not_looked, waiting
 
     out = console(stderr=as_json)
     found = look(settings, nights)
     for component, lookup in found.items():
         out.print(f"{component} {lookup.pinned}: {lookup.sentence}", markup=False)
-    keep_sets(nights, [added] if added else [])
+    for stored in added:
+        out.print(f"added {stored.version_set.key}: {stored.version_set.description}", markup=False)
     with instance_for_runs(settings) as (instance, killed):
         for run in killed:
             _tell_killed(settings, nights, run, out)
@@ -156,18 +156,10 @@ def _materialise_matrix(instance: dg.DagsterInstance, out: Any) -> None:
             out.print(str(untold.value), markup=False)
 
 
-def _added(settings: Settings, add: Sequence[str], chart: Sequence[str]) -> StoredSet | None:
-    """A version set that a person names: ``component=version``, and for its chart ``component=reference``."""
-    changes, charts = _pairs(add, "--add"), _pairs(chart, "--chart")
-    if not changes:
-        if charts:
-            raise WrongUse("--chart names a chart for a component that --add does not name")
-        return None
-    try:
-        wanted = version_set(settings.version_set(), changes, Lane.FRESH)
-    except ValueError as error:
-        raise WrongUse(f"This version set cannot be built: {error}") from error
-    return replace(StoredSet(wanted, charts, {}), charts=charts)
+def _added(settings: Settings, add: Sequence[str], chart: Sequence[str], image: Sequence[str]) -> list[StoredSet]:
+    """A version set that a person names: ``component=version``, and for its chart and image ``component=reference``."""
+    versions, charts, images = _pairs(add, "--add"), _pairs(chart, "--chart"), _pairs(image, "--image")
+    return add_version_set(settings, versions, charts, images) if versions or charts or images else []
 
 
 def _pairs(options: Sequence[str], option: str) -> dict[str, str]:

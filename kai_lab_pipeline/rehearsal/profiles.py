@@ -2,7 +2,8 @@
 
 Sources: the lab run with these versions (KAI v0.16.8, v0.17.0, v0.20.1, nvml-mock 0.2.1 and 0.3.0, isolator
 1.1.0-chart) and their release notes and source (KAI v0.18, nvml-mock 0.4, isolator 1.0.0-chart). KAI v0.19.0 is made
-up: what the lab would meet once the deprecated sharing values are gone.
+up: what the lab would meet once the deprecated sharing values are gone. 0.0.0-d5bc503 is the commit that was read,
+as good as v0.17.0.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ KAI: Mapping[str, KaiVersion] = {
     "v0.18.2": KaiVersion("v0.18.2", sharing_modes=True, false_bound=False),
     "0.18.5": KaiVersion("0.18.5", sharing_modes=True, false_bound=False),
     "v0.19.0": KaiVersion("v0.19.0", sharing_modes=True, legacy_sharing=False, false_bound=False),
+    "0.0.0-d5bc503": KaiVersion("0.0.0-d5bc503"),
     "v0.20.1": KaiVersion(
         "v0.20.1",
         registry="ghcr.io/nvidia/kai-scheduler",

@@ -200,10 +200,9 @@ def _source(
 
 CHARTS: Mapping[str, tuple[ChartSource, ...]] = {
     KAI_REPOSITORY: (
-        *(_kai(version) for version in ("v0.16.8", "v0.17.0", "v0.18.2", "v0.19.0", "v0.20.1")),
+        *(_kai(version) for version in ("v0.16.8", "v0.17.0", "v0.18.2", "v0.19.0", "v0.20.1", "0.0.0-d5bc503")),
         _kai("v0.18.2", "v0.18.2-fips"),
         _kai("v0.19.0", "v0.19.1-rc1"),
-        _kai("v0.17.0", "0.0.0-d5bc503"),
     ),
     NVML_MOCK_REPOSITORY: tuple(_nvml_mock(version) for version in ("0.2.1", "0.3.0", "0.4.0-rc1", "0.4.0")),
     ISOLATOR_REPOSITORY: tuple(_isolator(version) for version in ("1.0.0-chart", "1.1.0-chart")),

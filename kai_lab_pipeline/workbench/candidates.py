@@ -29,23 +29,29 @@ def candidate_settings(settings: Settings, stored: StoredSet) -> Settings:
             where=f"version set {version_set.key}",
             next_step="Use backend rehearsal or kind for candidates (KAI_LAB_BACKEND=kind).",
         )
+    versions = {**version_set.versions, **stored.own_versions}
     charts = {
         component: chart.model_copy(
             update={
-                "version": version_set.versions.get(component, chart.version),
+                "version": versions.get(component, chart.version),
                 "chart": stored.charts.get(component, chart.chart),
+                "values": {**chart.values, **stored.values.get(component, {})},
             }
         )
         for component, chart in settings.charts.by_component().items()
     }
-    image = settings.image.nvml_mock
+    image, manifest = settings.image.nvml_mock, settings.manifests.device_plugin
     if "nvml_mock" in version_set.moved:
-        image = image.model_copy(update={"git_ref": f"v{version_set.versions['nvml_mock'].removeprefix('v')}"})
+        image = image.model_copy(update={"git_ref": f"v{versions['nvml_mock'].removeprefix('v')}"})
+    if "device_plugin" in version_set.moved:
+        file = stored.charts.get("device_plugin", manifest.file)
+        manifest = manifest.model_copy(update={"version": versions["device_plugin"], "file": file})
     return settings.model_copy(
         update={
             "lab": settings.lab.model_copy(update={"name": version_set.key}),
             "charts": settings.charts.model_copy(update=charts),
             "image": settings.image.model_copy(update={"nvml_mock": image}),
+            "manifests": settings.manifests.model_copy(update={"device_plugin": manifest}),
         }
     )
 
@@ -57,8 +63,10 @@ def before_upgrade(lab: Lab) -> None:
     if marker.exists() and marker.read_text(encoding="utf-8") == incarnation:
         return
     lab.log("building the pinned lab first, for the upgrade to meet it alive")
-    charts = lab.project_settings.charts
-    pinned = lab.settings.model_copy(update={"charts": charts, "image": lab.project_settings.image})
+    project = lab.project_settings
+    pinned = lab.settings.model_copy(
+        update={"charts": project.charts, "image": project.image, "manifests": project.manifests}
+    )
     build_living_lab(Lab(pinned, lab.run_id, lab.log, lab.gates))
     write_atomic(marker, incarnation)
 

@@ -58,6 +58,10 @@ class StoredSet:
     """Chart digest by component, where the registry told it."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """The chart of each component that moves, against the pinned one, as last compared."""
+    own_versions: Mapping[str, str] = field(default_factory=dict)
+    """Chart version by component where the version set calls a build of somebody's own otherwise."""
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Chart values by component over those of lab.toml: an image of a pull request."""
 
     @property
     def diff(self) -> str:
@@ -70,6 +74,8 @@ class StoredSet:
             "charts": dict(self.charts),
             "digests": dict(self.digests),
             "comparisons": {component: asdict(compared) for component, compared in self.comparisons.items()},
+            "own_versions": dict(self.own_versions),
+            "values": {component: dict(values) for component, values in self.values.items()},
         }
 
     @classmethod
@@ -79,6 +85,8 @@ class StoredSet:
             dict(data.get("charts", {})),
             dict(data.get("digests", {})),
             {component: Comparison(**compared) for component, compared in data.get("comparisons", {}).items()},
+            dict(data.get("own_versions", {})),
+            {component: dict(values) for component, values in data.get("values", {}).items()},
         )
 
 
