@@ -235,6 +235,8 @@ class Settings(_Section):
             node_names=(f"{self.lab.name}-control-plane",) if own_cluster and self.kind.config is None else None,
             versions=self.version_set(),
             crossing=self.boundary.crossing,
+            kai_namespace=self.charts.kai_scheduler.namespace,
+            isolator_namespace=self.charts.kai_resource_isolator.namespace,
         )
 
     def excuses_on(self, versions: Mapping[str, str]) -> dict[str, Excuse]:

@@ -169,6 +169,8 @@ class Expectations:
     whole_pod: str = "kai-whole-gpu"
     shared_pod: str = "gpu-sharing-with-isolation"
     pod_namespace: str = "default"
+    kai_namespace: str = "kai-scheduler"
+    isolator_namespace: str = "kai-resource-isolator"
     queue: str = "default-queue"
     parent_queue: str = "default"
     canary_pod: str = "kai-lab-canary"

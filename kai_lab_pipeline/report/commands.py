@@ -33,6 +33,8 @@ def commands(
         "kubectl": kubectl,
         "node": f"node {shlex.quote(node)}" if node else f'"$({kubectl} get nodes -o name | head -1)"',
         "ns": shlex.quote(lab.pod_namespace),
+        "kai": shlex.quote(lab.kai_namespace),
+        "isolator": shlex.quote(lab.isolator_namespace),
         "whole": shlex.quote(lab.whole_pod),
         "shared": shlex.quote(lab.shared_pod),
         "queue": shlex.quote(lab.queue),
@@ -57,13 +59,13 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
     "gpu_memory_label": ("kubectl get nodes -L nvidia.com/gpu.memory",),
     "gpu_product_label": ("kubectl get nodes -L nvidia.com/gpu.product",),
     "gpu_count_label": ("kubectl get nodes -L nvidia.com/gpu.count",),
-    "seven_components_running": ("kubectl get deployments -n kai-scheduler",),
+    "seven_components_running": ("kubectl get deployments -n {kai}",),
     "sharing_enabled": (
-        "kubectl get deployment -n kai-scheduler admission -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
+        "kubectl get deployment -n {kai} admission -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
     ),
     "hamicore_enabled": (
-        "kubectl get deployment -n kai-scheduler admission -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
-        "kubectl get deployment -n kai-scheduler binder -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
+        "kubectl get deployment -n {kai} admission -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
+        "kubectl get deployment -n {kai} binder -o jsonpath='{{.spec.template.spec.containers[0].args}}'",
     ),
     "queue_webhook_serving": ("kubectl apply --dry-run=server -f manifests/queues.yaml",),
     "scheduler_alive": (
@@ -77,10 +79,10 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
     "queues_unlimited": ("kubectl get queues.scheduling.run.ai {parent} {queue} -o yaml",),
     "runtime_class_handler": ("kubectl get runtimeclass nvidia",),
-    "isolator_pods_running": ("kubectl get pods -n kai-resource-isolator",),
+    "isolator_pods_running": ("kubectl get pods -n {isolator}",),
     "webhook_annotation_keys": (
-        "kubectl get pods -n kai-resource-isolator -o name | grep webhook | "
-        "xargs kubectl logs -n kai-resource-isolator | grep annotationKeys=",
+        "kubectl get pods -n {isolator} -o name | grep webhook | "
+        "xargs kubectl logs -n {isolator} | grep annotationKeys=",
     ),
     "webhook_mutates": (
         "sed 's/name: {shared}/name: kai-lab-probe/' manifests/shared-gpu-pod.yaml | "
@@ -96,7 +98,7 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
         "kubectl get events -n {ns} --field-selector involvedObject.name={shared} -o custom-columns={columns}",
     ),
     "fraction_accounted": (
-        "kubectl logs -n kai-scheduler deployment/kai-scheduler-default --tail=200 | "
+        "kubectl logs -n {kai} deployment/kai-scheduler-default --tail=200 | "
         "grep 'division result for queue <{queue}>' | tail -1",
     ),
     "hami_core_injected": (_SHARED_POD + "yaml | grep -i -E 'vgpu|ld.so.preload'",),

@@ -33,8 +33,6 @@ _LOG_LINE_READ = 4096
 Lines = Iterable[str]
 _Excerpt = Callable[[Observation, Expectations, Evidence], Lines]
 
-_COMPONENTS_NAMESPACE = "kai-scheduler"
-_ISOLATOR_NAMESPACE = "kai-resource-isolator"
 _RESERVATION_NAMESPACE = "kai-resource-reservation"
 _DIVISION = "Resource division result for queue <{queue}>"
 _GPU_UUID = "run.ai/reserve_for_gpu_index"
@@ -231,16 +229,17 @@ def _limit_value(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
 # KAI
 
 
-def _deployments(seen: Observation, _lab: Expectations, _all: Evidence) -> Lines:
+def _deployments(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
     for deployment in seen.objects("deployments") or ():
-        if metadata_of(deployment).get("namespace") == _COMPONENTS_NAMESPACE:
+        if metadata_of(deployment).get("namespace") == lab.kai_namespace:
             available = condition(deployment, "Available") or {}
             yield f"deployment {_path(deployment)} Available={available.get('status', 'unset')}"
 
 
 def _arguments(*words: str) -> _Excerpt:
-    def lines(seen: Observation, _lab: Expectations, _all: Evidence) -> Lines:
-        for deployment in _named(seen, "deployments", "kai-scheduler/admission", "kai-scheduler/binder"):
+    def lines(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
+        named = (f"{lab.kai_namespace}/{component}" for component in ("admission", "binder"))
+        for deployment in _named(seen, "deployments", *named):
             for container in _containers(mapping(spec_of(deployment).get("template"))):
                 for argument in map(str, sequence(container.get("args"))):
                     if any(word in argument for word in words):
@@ -323,15 +322,19 @@ def _line_at(text: str, at: int) -> str:
     return text[start : end if end >= 0 else at + _LOG_LINE_READ]
 
 
-def _annotation_keys(seen: Observation, _lab: Expectations, _all: Evidence) -> Lines:
-    line = _last_log_line(seen, _ISOLATOR_NAMESPACE, "annotationKeys=")
+def _isolator_pods(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
+    return map(_pod_line, _named(seen, "pods", f"{lab.isolator_namespace}/"))
+
+
+def _annotation_keys(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
+    line = _last_log_line(seen, lab.isolator_namespace, "annotationKeys=")
     if line is not None:
         yield line
 
 
 def _accounting(seen: Observation, lab: Expectations, _all: Evidence) -> Lines:
     needle = _DIVISION.format(queue=lab.queue)
-    line = _last_log_line(seen, _COMPONENTS_NAMESPACE, needle)
+    line = _last_log_line(seen, lab.kai_namespace, needle)
     if line is not None:
         when, _, rest = line.partition(" ")
         gpu_part = rest[rest.find(needle) :].partition(" CPU (cores)")[0]
@@ -407,7 +410,7 @@ _EXCERPTS: dict[str, _Excerpt] = {
     "default_queue_is_leaf_of_default": _queues,
     "queues_unlimited": _queue_resources,
     "runtime_class_handler": _runtime_class,
-    "isolator_pods_running": _pods(f"{_ISOLATOR_NAMESPACE}/"),
+    "isolator_pods_running": _isolator_pods,
     "webhook_annotation_keys": _annotation_keys,
     "webhook_mutates": _injecting_dryrun,
     "whole_gpu_running": _whole_running,

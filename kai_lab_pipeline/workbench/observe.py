@@ -62,16 +62,17 @@ LOG_LINES = 4000
 @dataclass(frozen=True)
 class _LogSource:
     namespace: str
+    """A namespace, or the component whose namespace lab.toml names."""
     app: str = ""
     """Only pods with this app (or name) label; empty takes all of the namespace."""
     whole: bool = False
     previous: bool = False
 
 
-_KAI_LOGS = _LogSource("kai-scheduler")
-_SCHEDULER_LOG = _LogSource("kai-scheduler", app="kai-scheduler-default")
-_BINDER_LOG = _LogSource("kai-scheduler", app="binder")
-_ISOLATOR_LOGS = _LogSource("kai-resource-isolator", whole=True)
+_KAI_LOGS = _LogSource("kai_scheduler")
+_SCHEDULER_LOG = _LogSource("kai_scheduler", app="kai-scheduler-default")
+_BINDER_LOG = _LogSource("kai_scheduler", app="binder")
+_ISOLATOR_LOGS = _LogSource("kai_resource_isolator", whole=True)
 _RESERVATION_LOGS = _LogSource("kai-resource-reservation", previous=True)
 _LOGS: Mapping[str, tuple[_LogSource, ...]] = {
     "device_plugin": (_LogSource("kube-system", app="nvidia-device-plugin-mock"),),
@@ -183,12 +184,14 @@ class Observer:
             return error.status()
 
     def _logs(self, asset: str, pods: tuple[Mapping[str, Any], ...]) -> Iterator[ContainerLog]:
+        releases = self.settings.charts.by_component()
         for source in _LOGS.get(asset, ()):
+            namespace = releases[source.namespace].namespace if source.namespace in releases else source.namespace
             for pod in pods:
                 meta = pod["metadata"]
                 labels = meta.get("labels") or {}
                 named = source.app in (labels.get("app"), labels.get("name"), labels.get("app.kubernetes.io/name"))
-                if meta.get("namespace") != source.namespace or (source.app and not named):
+                if meta.get("namespace") != namespace or (source.app and not named):
                     continue
                 for container in pod["spec"].get("containers") or ():
                     log = self._log(meta["namespace"], meta["name"], container["name"], source)

@@ -76,7 +76,7 @@ def isolator_pods_running(evidence: Evidence, expect: Expectations) -> Finding:
     pods = objects(evidence.of("isolator_release"), "pods", expected)
     states, wrong = [], []
     for part in PARTS:
-        found = [pod for pod in pods if _is_part(pod, part)]
+        found = [pod for pod in pods if _is_part(pod, part, expect)]
         if not found:
             states.append(f"{part} absent")
             wrong.append(f"{part} is not there")
@@ -90,8 +90,8 @@ def isolator_pods_running(evidence: Evidence, expect: Expectations) -> Finding:
     return held(expected, observed, "libsync, monitor and webhook run.")
 
 
-def _is_part(pod: K8sObject, part: str) -> bool:
-    if metadata_of(pod).get("namespace") != ISOLATOR or status_of(pod).get("phase") == "Succeeded":
+def _is_part(pod: K8sObject, part: str, expect: Expectations) -> bool:
+    if metadata_of(pod).get("namespace") != expect.isolator_namespace or status_of(pod).get("phase") == "Succeeded":
         return False
     component = labels_of(pod).get("app.kubernetes.io/component")
     if component is not None:
@@ -105,7 +105,7 @@ def webhook_annotation_keys(evidence: Evidence, expect: Expectations) -> Finding
     logs = [
         log
         for log in evidence.of("isolator_release").logs
-        if log.namespace == ISOLATOR and log.pod.startswith(f"{ISOLATOR}-webhook-")
+        if log.namespace == expect.isolator_namespace and log.pod.startswith(f"{ISOLATOR}-webhook-")
     ]
     if not logs:
         return not_evaluated(expected, "The log of the isolator's webhook was not captured.")

@@ -28,7 +28,6 @@ Check = Callable[[Evidence, Expectations], Finding]
 GPU_RESOURCE = "nvidia.com/gpu"
 PRESENT_LABEL = "nvidia.com/gpu.present"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
-KAI_NAMESPACE = "kai-scheduler"
 KAI_SCHEDULER = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 GPU_GROUP_LABEL = "runai-gpu-group"

@@ -9,7 +9,6 @@ from typing import Any
 
 from kai_lab_pipeline.lab.claims.reading import (
     GPU_RESOURCE,
-    KAI_NAMESPACE,
     KAI_SCHEDULER,
     Settled,
     arguments_of,
@@ -66,7 +65,7 @@ def kai_release_deployed(evidence: Evidence, expect: Expectations) -> Finding:
 @check
 def seven_components_running(evidence: Evidence, expect: Expectations) -> Finding:
     expected = f"Available: {', '.join(COMPONENTS)}"
-    deployments = _deployments(evidence.of("kai_release"), expected)
+    deployments = _deployments(evidence.of("kai_release"), expect, expected)
     missing = [name for name in COMPONENTS if name not in deployments]
     down = [name for name in COMPONENTS if name in deployments and not _runs(deployments[name])]
     running = len(COMPONENTS) - len(missing) - len(down)
@@ -86,9 +85,9 @@ def seven_components_running(evidence: Evidence, expect: Expectations) -> Findin
     return held(expected, observed, "All seven components of KAI run.")
 
 
-def _deployments(seen: Observation, expected: str) -> Mapping[str, K8sObject]:
+def _deployments(seen: Observation, expect: Expectations, expected: str) -> Mapping[str, K8sObject]:
     found = objects(seen, "deployments", expected)
-    return {name_of(d): d for d in found if metadata_of(d).get("namespace") == KAI_NAMESPACE}
+    return {name_of(d): d for d in found if metadata_of(d).get("namespace") == expect.kai_namespace}
 
 
 def _runs(deployment: K8sObject) -> bool:
@@ -101,7 +100,7 @@ def _runs(deployment: K8sObject) -> bool:
 def sharing_enabled(evidence: Evidence, expect: Expectations) -> Finding:
     expected = "admission --gpu-sharing-enabled=true, binder plugin gpusharing on"
     seen = evidence.of("kai_release")
-    admission, binder = _arguments(seen, "admission", expected), _arguments(seen, "binder", expected)
+    admission, binder = (_arguments(seen, expect, component, expected) for component in ("admission", "binder"))
     flag = flag_value(admission, "--gpu-sharing-enabled")
     plugin = _binder_plugin(binder, "gpusharing", expected)
     observed = f"admission {_flag_text(flag)}, binder {'default' if plugin is None else _on(plugin)}"
@@ -123,7 +122,7 @@ def sharing_enabled(evidence: Evidence, expect: Expectations) -> Finding:
 def hamicore_enabled(evidence: Evidence, expect: Expectations) -> Finding:
     expected = "admission --hami-core-enabled=true, binder plugin hamicore on"
     seen = evidence.of("kai_release")
-    admission, binder = _arguments(seen, "admission", expected), _arguments(seen, "binder", expected)
+    admission, binder = (_arguments(seen, expect, component, expected) for component in ("admission", "binder"))
     flag = flag_value(admission, "--hami-core-enabled")
     plugin = _binder_plugin(binder, "hamicore", expected)
     observed = f"admission {_flag_text(flag)}, binder {_on(plugin)}"
@@ -135,8 +134,8 @@ def hamicore_enabled(evidence: Evidence, expect: Expectations) -> Finding:
     return held(expected, observed, f"Admission and binder run with hamicore on{note}.")
 
 
-def _arguments(seen: Observation, component: str, expected: str) -> tuple[str, ...]:
-    deployment = _deployments(seen, expected).get(component)
+def _arguments(seen: Observation, expect: Expectations, component: str, expected: str) -> tuple[str, ...]:
+    deployment = _deployments(seen, expect, expected).get(component)
     if deployment is None:
         message = f"KAI's {component} is not there, so no value takes effect."
         raise Settled(broken(expected, f"{component} absent", message))

@@ -10,7 +10,6 @@ from kai_lab_pipeline.lab.claims.isolation import RUNTIME_CLASS, VOLUMES, host_p
 from kai_lab_pipeline.lab.claims.reading import (
     CONFIGMAP_ANNOTATION,
     GPU_GROUP_LABEL,
-    KAI_NAMESPACE,
     KAI_SCHEDULER,
     LIMIT_VARIABLE,
     MEMORY_LABEL,
@@ -193,7 +192,7 @@ def fraction_accounted(evidence: Evidence, expect: Expectations) -> Finding:
     expected = f"{', '.join(ACCOUNTED)} of {expect.queue} = sum over its pods"
     seen = evidence.of("shared_gpu_pod")
     shared_pod(seen, expect, expected)
-    pods = [log for log in seen.logs if log.namespace == KAI_NAMESPACE and log.pod.startswith("kai-scheduler-")]
+    pods = [log for log in seen.logs if log.namespace == expect.kai_namespace and log.pod.startswith("kai-scheduler-")]
     logs = [log.text for log in pods if log.text.strip()]
     if not logs:
         return not_evaluated(expected, "The log of KAI's scheduler was not captured, or is empty.")
