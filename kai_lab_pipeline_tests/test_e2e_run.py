@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS, CLAIMS
+from kai_lab_pipeline_tests.explain_shape import SHAPE as EXPLAIN_SHAPE
 from kai_lab_pipeline_tests.lab_project import TEST_S, LabProject, Said, listens, make_project, processes_in
 
 pytestmark = [pytest.mark.xdist_group("e2e-run"), pytest.mark.timeout(TEST_S)]
@@ -38,7 +39,7 @@ CHECK_SHAPE = {
 SHAPE: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["backend", "versions", "boundary", "claims", "counts"],
+    "required": ["backend", "versions", "boundary", "claims", "counts", "causes"],
     "properties": {
         "backend": {"enum": ["rehearsal", "kind", "context", "recorded"]},
         "versions": {"type": "object", "additionalProperties": TEXT, "minProperties": 4},
@@ -57,6 +58,7 @@ SHAPE: dict[str, Any] = {
                 },
             },
         },
+        "causes": EXPLAIN_SHAPE["properties"]["causes"],
         "counts": {
             "type": "object",
             "additionalProperties": False,

@@ -23,33 +23,10 @@ from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.report.known_issues import main as write_known_issues
 from kai_lab_pipeline.report.known_issues import render_known_issues
 from kai_lab_pipeline_tests.explain_page import INPUTS, render_page
+from kai_lab_pipeline_tests.explain_shape import SHAPE
 from kai_lab_pipeline_tests.fault_samples import DATA, recorded
 
 PROJECT = Path(__file__).parent.parent
-SHAPE = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["known", "causes"],
-    "properties": {
-        "known": {"type": "boolean"},
-        "causes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["id", "component", "cause", "remedy", "transient", "evidence"],
-                "properties": {
-                    "id": {"type": "string"},
-                    "component": {"type": "string"},
-                    "cause": {"type": "string"},
-                    "remedy": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                    "transient": {"type": "boolean"},
-                    "evidence": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                },
-            },
-        },
-    },
-}
 NAME_IN_USE = b"Error: INSTALLATION FAILED: cannot re-use a name that is still in use"
 
 

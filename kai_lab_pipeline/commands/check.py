@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
-from kai_lab_pipeline.commands.claims_table import print_claims
-from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with
-from kai_lab_pipeline.lab.errors import WrongUse
+from kai_lab_pipeline.commands.claims_table import claims_json, print_claims
+from kai_lab_pipeline.commands.common import BROKEN, console, instance_for_runs, settings_with
+from kai_lab_pipeline.commands.follow import asset_of, print_failure, step_error
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.diagnosing import diagnose_run
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
+
+if TYPE_CHECKING:
+    from dagster import DagsterEvent
 
 
 def check_command(names: Sequence[str], *, as_json: bool) -> int:
@@ -26,7 +30,8 @@ def check_command(names: Sequence[str], *, as_json: bool) -> int:
     WriteLock(state.folder).check_free()
     Lab(settings, "check", lambda _: None).backend.connect()
     state.open()
-    lab = _execute(settings, wanted, console(stderr=as_json))
+    out = console(stderr=as_json)
+    lab, failed = _execute(settings, wanted, out)
     try:
         assets = list(dict.fromkeys(name.partition(".")[0] for name in wanted))
         seen = lab.of_this_run(lab.newest_evidence(), assets)
@@ -34,11 +39,14 @@ def check_command(names: Sequence[str], *, as_json: bool) -> int:
         diagnosis = diagnose_run(lab, seen, judgement)
     finally:
         lab.release()
+    for name, error in failed[:1]:  # what stopped the others is nearly always the same
+        print_failure(out, name, error)
     if as_json:
-        print(json.dumps(judgement.to_json(), indent=1))
+        print(json.dumps(claims_json(judgement, diagnosis), indent=1))
     else:
-        print_claims(console(), judgement, diagnosis)
-    return judgement.exit_code()
+        print_claims(out, judgement, diagnosis)
+    code = judgement.exit_code()
+    return code if code == BROKEN or not failed else failed[0][1].exit_code
 
 
 def selected_checks(names: Sequence[str]) -> list[str]:
@@ -55,7 +63,8 @@ def selected_checks(names: Sequence[str]) -> list[str]:
     return [full for full in every if full in chosen]
 
 
-def _execute(settings: Settings, wanted: Sequence[str], out: Any) -> Lab:
+def _execute(settings: Settings, wanted: Sequence[str], out: Any) -> tuple[Lab, list[tuple[str, LabError]]]:
+    """Execute the checks; the lab they were executed on, and the steps that could not be done with their errors."""
     import dagster as dg
 
     from kai_lab_pipeline.definitions import build_definitions
@@ -72,4 +81,12 @@ def _execute(settings: Settings, wanted: Sequence[str], out: Any) -> Lab:
             tags={"kai_lab/lab": settings.lab.name, PROCESS_TAG: process_tag()},
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
-    return Lab(settings, result.run_id, lambda _: None)
+    failures = [(asset_of(str(event.step_key)), event) for event in result.all_events if event.is_step_failure]
+    failed = [(name, step_error(name, event.step_failure_data)) for name, event in failures if not _is_gate(event)]
+    return Lab(settings, result.run_id, lambda _: None), failed
+
+
+def _is_gate(event: DagsterEvent) -> bool:
+    """Whether a step failed because a blocking check did: a result, which its own line tells."""
+    error = event.step_failure_data.error
+    return error is not None and error.cls_name == "DagsterAssetCheckFailedError"

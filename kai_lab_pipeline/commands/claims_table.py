@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import in_words
@@ -17,6 +17,11 @@ _STYLE = {
     Verdict.NOT_REACHABLE: "cyan",
     Verdict.NOT_EVALUATED: "yellow",
 }
+
+
+def claims_json(judgement: Judgement, diagnosis: Diagnosis) -> dict[str, Any]:
+    """What `--json` of run, check and judge prints: the claims, and the causes of what does not hold, best first."""
+    return {**judgement.to_json(), "causes": [cause.to_json() for cause in diagnosis.causes]}
 
 
 def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | None = None) -> None:
@@ -62,9 +67,9 @@ def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | 
 
 
 def print_causes(console: Console, diagnosis: Diagnosis | None) -> None:
-    """Print what is known of why something is not held, best first; nothing where nothing is known."""
+    """Print what is known of why something is not held, and what it shows in, best first; nothing if nothing is."""
     from rich.markup import escape
 
-    for line in in_words(diagnosis.causes if diagnosis else ()):
+    for line in in_words(diagnosis.causes if diagnosis else (), evidence=True):
         told = f"[bold]{escape(line)}[/]" if line.startswith("Cause: ") else f"  {escape(line)}"
         console.print(told, soft_wrap=True)

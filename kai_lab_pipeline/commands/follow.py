@@ -10,6 +10,7 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, EventLogEntry
+    from dagster._core.execution.plan.objects import StepFailureData
     from rich.console import Console
 
 LOOK_EVERY_S = 0.5
@@ -93,10 +94,10 @@ class Follower:
         elif kind == "PIPELINE_FAILURE":
             self._run_failed(entry)
         elif kind == "STEP_START" and self._status is not None:
-            self._status.update(_asset_of(step))
+            self._status.update(asset_of(step))
 
     def _step_ended(self, step: str, entry: EventLogEntry, *, failed: bool) -> None:
-        name = _asset_of(step)
+        name = asset_of(step)
         if step.endswith("_checks"):
             results = self._checks.get(name, [])
             good = all(results) and not (failed and not results)
@@ -106,29 +107,17 @@ class Follower:
             self._failed(name, entry, is_check=step.endswith("_checks"))
 
     def _failed(self, name: str, entry: EventLogEntry, *, is_check: bool) -> None:
-        from rich.markup import escape
-
         data = entry.get_dagster_event().step_failure_data
-        failure = data.user_failure_data
         if data.error is not None and data.error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt"):
             self.interrupted = True
             self._out.print(f"[bold red]✗[/] {name}: interrupted")
             return
-        if failure is None:
-            if is_check and self._checks.get(name):
-                return  # a blocking check that failed: its line says so
-            said = str(data.error.message if data.error else "no message").strip()
-            error = LabError(f"{name} stopped: {said}")
-        else:
-            said = str(failure.description)
-            code = failure.metadata.get("exit_code") if failure.metadata else None
-            error = WrongUse(said) if code is not None and code.value == 2 else LabError(said)
+        if data.user_failure_data is None and is_check and self._checks.get(name):
+            return  # a blocking check that failed: its line says so
+        error = step_error(name, data)
         if self.first_error is None:
             self.first_error = error
-        first, _, rest = said.partition("\n")
-        self._out.print(f"[bold red]✗[/] {name}: {escape(first)}", soft_wrap=True)
-        for line in rest.splitlines():
-            self._out.print(f"    {escape(line)}", soft_wrap=True)
+        print_failure(self._out, name, error)
 
     def _run_failed(self, entry: EventLogEntry) -> None:
         """A run that failed without any of its steps: Dagster could not carry it out, and its word is all there is."""
@@ -151,13 +140,34 @@ class Follower:
         if not entry.step_key or not text.startswith(("waiting for", "apply ", "create ")):
             return
         if self._status is not None:
-            self._status.update(f"{_asset_of(entry.step_key)}: {escape(text)}")
+            self._status.update(f"{asset_of(entry.step_key)}: {escape(text)}")
         else:
-            self._out.print(f"  [dim]{_asset_of(entry.step_key)}: {escape(text)}[/]", soft_wrap=True)
+            self._out.print(f"  [dim]{asset_of(entry.step_key)}: {escape(text)}[/]", soft_wrap=True)
 
     def _line(self, mark: str, name: str, took: str, checks: str) -> None:
         self._out.print(f"{mark} {name:<22}{took}  {checks}")
 
 
-def _asset_of(step: str) -> str:
+def step_error(name: str, data: StepFailureData) -> LabError:
+    """What a failed step said, as the error that it was."""
+    failure = data.user_failure_data
+    if failure is None:
+        said = str(data.error.message if data.error else "no message").strip()
+        return LabError(f"{name} stopped: {said}")
+    code = failure.metadata.get("exit_code") if failure.metadata else None
+    said = str(failure.description)
+    return WrongUse(said) if code is not None and code.value == WrongUse.exit_code else LabError(said)
+
+
+def print_failure(out: Console, name: str, error: LabError) -> None:
+    """Print a failed step: its first line beside the name, the rest below."""
+    from rich.markup import escape
+
+    first, _, rest = error.text().partition("\n")
+    out.print(f"[bold red]✗[/] {name}: {escape(first)}", soft_wrap=True)
+    for line in rest.splitlines():
+        out.print(f"    {escape(line)}", soft_wrap=True)
+
+
+def asset_of(step: str) -> str:
     return step.removeprefix("lab_").removesuffix("_checks").replace("__", "/")

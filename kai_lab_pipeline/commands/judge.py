@@ -6,32 +6,38 @@ import json
 from pathlib import Path
 
 from kai_lab_pipeline.clients.bundle import read_bundle
+from kai_lab_pipeline.commands.claims_table import claims_json, print_claims
+from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
 from kai_lab_pipeline.lab.judge import expectations_for, judge
 from kai_lab_pipeline.lab.spec import Expectations
 from kai_lab_pipeline.lab.verdict import Excuse, Judgement
 from kai_lab_pipeline.settings import SettingsError, load_settings
+from kai_lab_pipeline.workbench.state import now
 
 
 def judge_command(bundle: Path, *, as_json: bool) -> int:
-    """Print the claims of a bundle; returns the exit code. Raises LabError, SettingsError."""
+    """Print the claims of a bundle, and what is known of why one is red; returns the exit code.
+
+    Raises LabError, SettingsError.
+    """
     evidence = read_bundle(bundle)
     base, excuses = _project_expectations(evidence.versions)
-    judgement = judge(evidence, expectations_for(evidence, base), excuses=excuses)
-    show(judgement, as_json=as_json)
+    judgement = judge(evidence, expectations_for(evidence, base), excuses=excuses, today=now().date())
+    diagnosis = Diagnosis() if judgement.all_is_well else diagnose_evidence(evidence, base)
+    show(judgement, diagnosis, as_json=as_json)
     return judgement.exit_code()
 
 
-def show(judgement: Judgement, *, as_json: bool) -> None:
+def show(judgement: Judgement, diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(judgement.to_json(), indent=1))
+        print(json.dumps(claims_json(judgement, diagnosis), indent=1))
         return
-    from kai_lab_pipeline.commands.claims_table import print_claims
     from kai_lab_pipeline.commands.common import console
 
     out = console()
     for note in judgement.notes:
         out.print(f"[yellow]note[/] {note}", markup=True)
-    print_claims(out, judgement)
+    print_claims(out, judgement, diagnosis)
 
 
 def _project_expectations(versions: object) -> tuple[Expectations, dict[str, Excuse]]:

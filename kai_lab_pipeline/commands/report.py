@@ -16,7 +16,7 @@ def report_command(*, as_json: bool) -> int:
     LabState.of(settings).open()
     lab = Lab(settings, f"report-{uuid.uuid4().hex[:8]}", lambda _: None)
     reported = report_lab(lab)
-    show(reported.judgement, as_json=as_json)
+    show(reported.judgement, reported.diagnosis, as_json=as_json)
     if not as_json:
         said = f"Report: {lab.state.latest_report / 'report.html'}"
         console().print(said, style="bold", markup=False, soft_wrap=True)

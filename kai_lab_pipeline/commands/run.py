@@ -10,7 +10,7 @@ from typing import Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
 from kai_lab_pipeline.backends import make_backend
-from kai_lab_pipeline.commands.claims_table import print_causes, print_claims
+from kai_lab_pipeline.commands.claims_table import claims_json, print_causes, print_claims
 from kai_lab_pipeline.commands.common import (
     BROKEN,
     INFRASTRUCTURE,
@@ -62,7 +62,7 @@ def run_command(
     if report_dir is not None and made is not None:
         _copy_report(made, report_dir)
     if as_json:
-        print(json.dumps(judgement.to_json(), indent=1))
+        print(json.dumps(claims_json(judgement, diagnosis), indent=1))
         print_causes(out, diagnosis)
     else:
         print_claims(out, judgement, diagnosis)

@@ -136,6 +136,11 @@ class Judgement:
     def checks(self) -> tuple[CheckResult, ...]:
         return tuple(check for claim in self.claims for check in claim.checks)
 
+    @property
+    def all_is_well(self) -> bool:
+        """Whether every check is held, or honestly not reachable."""
+        return all(check.verdict in (Verdict.HELD, Verdict.NOT_REACHABLE) for check in self.checks)
+
     def counts(self) -> dict[str, int]:
         """How many claims have each verdict (keys: held, broken, not_reachable, not_evaluated)."""
         counts = {verdict.value: 0 for verdict in Verdict}

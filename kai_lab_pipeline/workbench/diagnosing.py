@@ -13,14 +13,13 @@ from typing import TypeVar
 from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
-from kai_lab_pipeline.lab.verdict import Judgement, Verdict
+from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.workbench.lab import Lab, ancestors
 
 GATHER_S = 12.0
 """Longest time that looking at a cluster takes after a step failed, seconds."""
 DIAGNOSE_S = 8.0
 """Longest time that the search for causes takes after that, seconds."""
-_WELL = (Verdict.HELD, Verdict.NOT_REACHABLE)
 
 T = TypeVar("T")
 
@@ -39,17 +38,13 @@ def within(seconds: float, gather: Callable[[], T]) -> T | None:
     return given[0] if given else None
 
 
-def all_is_well(judgement: Judgement) -> bool:
-    return all(check.verdict in _WELL for check in judgement.checks)
-
-
 def diagnose_run(lab: Lab, evidence: Evidence, judgement: Judgement) -> Diagnosis:
     """What kept these checks from being held, from evidence and from the steps of this run that could not be done.
 
     Empty where all is well.
     """
     errors = [str(step["error"]) for step in lab.steps().values() if step["error"]]
-    if not errors and all_is_well(judgement):
+    if not errors and judgement.all_is_well:
         return Diagnosis()
     return _diagnosed(lab, lambda: evidence, errors)
 

@@ -16,11 +16,12 @@ def cause_of(diagnosis: Diagnosis, check: str) -> Cause | None:
     return next(iter((*naming, *diagnosis.causes)), None)
 
 
-def in_words(causes: Iterable[Cause]) -> list[str]:
-    """Causes as lines: the cause, what to do, and where it is described."""
+def in_words(causes: Iterable[Cause], *, evidence: bool = False) -> list[str]:
+    """Causes as lines: the cause, what it was seen in (on demand), what to do, and where it is described."""
     lines: list[str] = []
     for cause in list(causes)[:SHOWN]:
         lines.append(f"Cause: {cause.cause}")
+        lines += [f"Seen: {line}" for line in cause.evidence if evidence]
         lines += [f"Do: {step}" for step in cause.remedy]
         if cause.transient:
             lines.append("It goes away by itself or with a retry.")
