@@ -29,6 +29,10 @@ from kai_lab_pipeline.workbench.reporting import evidence_for_report
 
 ALONE_PATIENCE_S = 15.0
 """How long a check that is executed alone waits for a finding that can still turn, in seconds of a real cluster."""
+ATTEMPT_PATIENCE_S = 45.0
+"""The same of the boundary: what comes after a gap shows within one attempt of the binder (40 s, KAI v0.17.0)."""
+LEAST_PATIENCE_S = 2.0
+"""Least wait of a check that is executed alone, seconds: on the rehearsal scaled time is shorter than a pause."""
 LIVE = "the live cluster"
 """Where a check that is executed alone looks."""
 _COMPONENTS = {asset: component for component, asset in RELEASED.items()}
@@ -60,6 +64,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
         with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
+        with told(lambda error: diagnose_asset(opened, asset, [error.text()])):
             results, source = _judge(opened, asset, wanted)
             if component is not None and VALUES_HAVE_EFFECT in wanted:
                 results = (*results, _values(opened, asset, component))
@@ -164,9 +169,18 @@ def _judge(lab: Lab, asset: str, wanted: frozenset[str]) -> tuple[tuple[CheckRes
     seen = lab.seen_in_this_run(asset)
     if seen is not None:
         return lab.judge_asset(asset, seen), "what this run saw when it made the asset"
-    patience_s = max(ALONE_PATIENCE_S * lab.backend.time_scale, 2.0)
-    settled = lab.look(asset, deadline_s=min(patience_s, lab.settings.deadline_s(asset)), only=wanted)
+    deadline_s = min(alone_patience_s(asset, lab.backend.time_scale), lab.settings.deadline_s(asset))
+    settled = lab.look(asset, deadline_s=deadline_s, only=wanted)
     return settled.results, LIVE
+
+
+def alone_patience_s(asset: str, time_scale: float) -> float:
+    """Seconds that checks of an asset which are executed alone wait for what can still turn.
+
+    Between two reservation pods nothing says how NVML came out, and the next one is known to come.
+    """
+    real = ATTEMPT_PATIENCE_S if asset == "reservation_boundary" else ALONE_PATIENCE_S
+    return max(real * time_scale, LEAST_PATIENCE_S)
 
 
 def _partition(context: dg.AssetCheckExecutionContext) -> str | None:

@@ -93,6 +93,20 @@ class Lab:
                     return found
         pytest.fail(f"{what}: not within {PATIENCE_S:g} s; last seen: {json.dumps(last)[:2000]}")
 
+    def version(self, plural: str) -> str:
+        """The version from which changes can be asked for."""
+        return str(self.api.send(Request("GET", RESOURCES[plural].path(), {}))["metadata"]["resourceVersion"])
+
+    def since(self, plural: str, version: str, last: Callable[[Object], bool]) -> list[Object]:
+        """Every state that objects of a type were in after `version`, up to the first that `last` holds of."""
+        states = []
+        for event in self._watch(plural, version, time.monotonic() + PATIENCE_S):
+            assert event["type"] != "ERROR", event["object"]
+            states.append(event["object"])
+            if last(event["object"]):
+                return states
+        pytest.fail(f"{plural}: the last state did not come within {PATIENCE_S:g} s")
+
     def _watch(self, plural: str, version: str, deadline: float) -> Iterator[Object]:
         left = max(deadline - time.monotonic(), 0.1)
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(int(left) + 1)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.rehearsal import helm
-from kai_lab_pipeline.rehearsal.client import ApiError
+from kai_lab_pipeline.rehearsal.client import ApiError, Object
 from kai_lab_pipeline_tests.rehearsal_lab import (
     COMPONENTS,
     NODE,
@@ -197,8 +197,25 @@ def test_without_the_runtime_class_shared_pods_are_refused(tmp_path: Path) -> No
 def test_a_component_that_crashes(tmp_path: Path) -> None:
     with running(tmp_path, faults={"crash_loop": "component=queue-controller"}) as lab:
         lab.labelled_gpus()
+        before = lab.version("pods")
         lab.kai()
         pod_of(lab, "queue-controller", "CrashLoopBackOff")
+        # What is seen of it must not depend on the moment: it ends before it is ready, and its webhook never serves.
+        states = [
+            _container(pod, "queue-controller") for pod in lab.since("pods", before, lambda pod: _starts(pod) > 2)
+        ]
+        assert any("running" in state.get("state", {}) for state in states)
+        assert [state for state in states if state.get("ready")] == []
+
+
+def _container(pod: Object, name: str) -> Object:
+    """The status of the container of that name; empty in other pods, and as long as there is none."""
+    found = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((status for status in found if status["name"] == name), {})
+
+
+def _starts(pod: Object) -> int:
+    return int(_container(pod, "queue-controller").get("restartCount", 0))
 
 
 def test_more_gpus_than_there_are(tmp_path: Path) -> None:

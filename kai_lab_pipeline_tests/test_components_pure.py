@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonpatch
@@ -18,7 +20,7 @@ from kai_lab_pipeline.rehearsal.components.default_scheduler import quantity
 from kai_lab_pipeline.rehearsal.components.faults import FAULTS, Faults
 from kai_lab_pipeline.rehearsal.components.kai_accounting import NodeState, Task, Unfit
 from kai_lab_pipeline.rehearsal.components.kai_admission import AdmissionSettings, denial, mutated
-from kai_lab_pipeline.rehearsal.components.kai_binder import reservation_name
+from kai_lab_pipeline.rehearsal.components.kai_binder import RESERVATION_NAMESPACE, Binder, reservation_name
 from kai_lab_pipeline.rehearsal.components.kai_groups import quantity_text
 from kai_lab_pipeline.rehearsal.components.node import canonical_image, gpu_uuid
 from kai_lab_pipeline.rehearsal.components.podlogs import LogQuery, PodLogs, render
@@ -391,3 +393,28 @@ def test_template_hashes_differ_with_the_template() -> None:
 def test_crds_name_every_kind_the_lab_needs() -> None:
     names = {crd["metadata"]["name"] for crd in charts.kai_crds()}
     assert {"configs.kai.scheduler", "queues.scheduling.run.ai", "bindrequests.scheduling.run.ai"} <= names
+
+
+PENDING = {"metadata": {"namespace": "default", "name": "p", "uid": "u"}}
+
+
+def attempt(phase: str) -> str | None:
+    """An attempt of a binder that has failed often and therefore takes its time; the reservation pod is in `phase`."""
+    reserved: dict[str, Any] = {"metadata": {"name": "r"}, "status": {"phase": phase}}
+    living = {("default", "p"): PENDING, (RESERVATION_NAMESPACE, "r"): reserved}
+    binder = object.__new__(Binder)
+    binder.pods = SimpleNamespace(get=lambda *key: living.get(key))  # type: ignore[assignment]
+    binder.sim = SimpleNamespace(seconds=lambda seconds: seconds * 0.001)  # type: ignore[assignment]
+    binder._attempts = {"u": 20}
+
+    async def wait() -> str | None:
+        return await asyncio.wait_for(binder._wait_for_device("r", asyncio.Event(), PENDING), 2)
+
+    return asyncio.run(wait())
+
+
+def test_a_reservation_that_the_kubelet_refused_ends_its_attempt_at_the_rehearsals_pace() -> None:
+    # Else the next attempt, to which a person has given cards meanwhile, would begin up to 40 real seconds later.
+    assert attempt("Failed") is None
+    with pytest.raises((asyncio.TimeoutError, TimeoutError)):
+        attempt("Running")

@@ -12,9 +12,11 @@ import pytest
 
 from kai_lab_pipeline.automation.drift import drift_schedule
 from kai_lab_pipeline.backends.releases import Releases
+from kai_lab_pipeline.checks import alone_patience_s
 from kai_lab_pipeline.clients.helm import Helm, nested
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.rehearsal.client import RESOURCES, patch_request
+from kai_lab_pipeline.rehearsal.components.kai_binder import ALLOCATION_TIMEOUT_S
 from kai_lab_pipeline.settings import Chart
 from kai_lab_pipeline.workbench.drift import drift_of, owner_of
 from kai_lab_pipeline_tests.lab_project import make_project
@@ -193,3 +195,9 @@ def test_a_real_release_is_applied_again_only_to_repair_it(tmp_path: Path) -> No
     assert (repaired.changed, helm.upgrades) == (True, 1)
     moved = chart.model_copy(update={"version": "v0.16.8"})
     assert releases.install(moved, lambda _: None, deadline_s=1).changed
+
+
+def test_a_boundary_that_is_checked_alone_is_given_one_attempt_of_the_binder() -> None:
+    assert alone_patience_s("reservation_boundary", 1.0) > ALLOCATION_TIMEOUT_S
+    assert alone_patience_s("queues", 1.0) < ALLOCATION_TIMEOUT_S
+    assert alone_patience_s("reservation_boundary", 0.01) == alone_patience_s("queues", 0.01) > 1

@@ -161,3 +161,21 @@ def test_the_command_line_says_the_same_and_heals_it(lab: LabProject) -> None:
     healed = lab.run("run", "--select", "labelled_node")
     assert healed.code == 0, healed.text
     assert lab.call("check", "labelled_node").code == 0
+
+
+def test_checks_that_could_not_be_executed_say_why_first(lab: LabProject) -> None:
+    lab.edit("manifests/canary-pod.yaml", "kind: Pod", "kind: [")
+    try:
+        said = lab.call("check", "kai_release.scheduler_alive", "cluster.node_ready")
+        as_json = lab.call("check", "kai_release.scheduler_alive", "--json")
+    finally:
+        lab.edit("manifests/canary-pod.yaml", "kind: [", "kind: Pod")
+    assert said.code == as_json.code == 2, said.text
+    head = said.out[: said.out.index("The lab's claims")].splitlines()
+    assert head[0].startswith("✗ kai_release: Cause: One of the lab's manifests cannot be used.")
+    assert any(line.strip().startswith("Do: ") for line in head)
+    assert any("A manifest is not YAML" in line for line in head)
+    assert any("canary-pod.yaml" in line for line in head)
+    assert said.out.count("✗ ") == 1
+    assert "✗ kai_release: " in as_json.err
+    assert as_json.json["counts"]["not_evaluated"] == 1

@@ -190,12 +190,17 @@ def _run(
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """What a person can mend (the settings, a file, the cluster) as a failure with its sentence, without a trace."""
+def told(why: Callable[[LabError], Diagnosis] | None = None) -> Iterator[None]:
+    """What a person can mend (the settings, a file, the cluster) as a failure with its sentence, without a trace.
+
+    `why` looks for what lies behind the error.
+    """
     try:
         yield
     except MENDABLE as error:
-        raise failure(as_lab_error(error)) from None
+        known = as_lab_error(error)
+        diagnosis = why(known) if why is not None else Diagnosis()
+        raise failure(known, diagnosis_metadata(diagnosis), diagnosis) from None
 
 
 def _looked_into(step: Step, error: LabError) -> Diagnosis:

@@ -194,7 +194,8 @@ class Binder(KaiController):
     async def _wait_for_device(self, name: str, event: asyncio.Event, pod: Object) -> str | None:
         """The card that the reservation pod found; None when the patience with it is at its end.
 
-        Once the pod it is for is gone, no more than the rehearsal's pace is waited.
+        Once the pod it is for is gone, or the kubelet has refused the reservation pod for good, no more than the
+        rehearsal's pace is waited: a slow attempt would outlive what a person mends meanwhile.
         """
         loop = asyncio.get_running_loop()
         start, patience = loop.time(), self._patience_s(pod)
@@ -202,7 +203,8 @@ class Binder(KaiController):
             found = self.pods.get(RESERVATION_NAMESPACE, name)
             device = ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESERVED_INDEX)
             current = self.pods.get(*key_of(pod))
-            if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
+            gone = current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]
+            if gone or (found is not None and finished(found)):
                 patience = self.sim.seconds(ALLOCATION_TIMEOUT_S)
             left = start + patience - loop.time()
             if left <= 0 and found is not None and not _came_to_something(found):

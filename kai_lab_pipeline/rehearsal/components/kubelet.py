@@ -223,7 +223,8 @@ class PodWorker:
         await self.event("Normal", "Started", f"Started container {container.name}", container)
         container.state = {"running": {"startedAt": now()}}
         container.started = True
-        container.ready = not container.spec.get("readinessProbe")
+        probed = container.spec.get("readinessProbe")
+        container.ready = not probed and programs.becomes_ready(self.sim, self.pod, container.spec)
         self.state.phase = "Running"
         self.log_of(container).write()
         await self.publish()

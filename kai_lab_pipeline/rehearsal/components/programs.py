@@ -96,15 +96,16 @@ def golog(text: str) -> str:
 
 async def run(context: Context) -> int:
     """Runs the container's process; returns its exit code, or never."""
-    crashing = context.sim.faults.on("crash_loop") and context.sim.faults.text("crash_loop", "binder") in (
-        context.container["name"],
-        (context.pod["metadata"].get("labels") or {}).get("app"),
-    )
-    if crashing:
+    if _crashes(context.sim, context.pod, context.container):
         context.say("panic: the rehearsal was told to crash this container")
         await context.sim.sleep(1)
         return 1
     return await _program_of(context.container)(context)
+
+
+def _crashes(sim: Sim, pod: Object, container: Object) -> bool:
+    names = (container["name"], (pod["metadata"].get("labels") or {}).get("app"))
+    return sim.faults.on("crash_loop") and sim.faults.text("crash_loop", "binder") in names
 
 
 def _program_of(container: Object) -> Program:
@@ -359,7 +360,12 @@ _PROGRAMS: dict[str, Program] = {
 
 
 def becomes_ready(sim: Sim, pod: Object, container: Object) -> bool:
-    """Whether the container's readiness probe will succeed."""
+    """Whether the container will be ready: its readiness probe succeeds, and it lives to see that.
+
+    What crashes before it serves is at no moment ready, so that what is seen of it does not depend on the moment.
+    """
+    if _crashes(sim, pod, container):
+        return False
     if container["name"] == "admission" and sim.faults.on("admission_never_ready"):
         return False
     return not (container["name"] == "webhook" and sim.faults.on("isolator_webhook_down"))
