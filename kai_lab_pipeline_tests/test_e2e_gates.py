@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kai_lab_pipeline.lab.judge import upstream_of
 from kai_lab_pipeline.lab.spec import ASSETS
-from kai_lab_pipeline_tests.lab_project import TEST_S, LabProject, Said, make_project
+from kai_lab_pipeline.lab.verdict import Verdict
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline_tests.lab_project import TEST_S, LabProject, Said, make_project, project
 
 pytestmark = [pytest.mark.xdist_group("e2e-gates"), pytest.mark.timeout(TEST_S)]
 
@@ -86,3 +89,20 @@ def test_without_the_fault_the_lab_is_green_from_the_gate_on(lab: LabProject, re
     healed = lab.run("run", "--json")
     assert healed.code == 0, healed.text
     assert healed.json["counts"]["held"] == 8
+
+
+def test_what_a_gate_stops_leaves_no_evidence_that_could_read_as_broken(tmp_path: Path) -> None:
+    # The gate is red because KAI's admission denied a dry-run: those words are about the gate, not about what it stops.
+    with project(tmp_path / "lab", KAI_LAB_SCENARIO="sharing-off") as made:
+        assert not made.materialise().success
+        alone = made.materialise("shared_gpu_pod")
+        assert not alone.success
+        assert alone.materialised == frozenset()
+        lab = Lab(made.settings, alone.run_id, lambda _: None)
+        step = lab.steps()["shared_gpu_pod"]
+        assert "denied the request" in step["error"]
+        assert not (lab.bundle_dir / "shared_gpu_pod").exists()
+        judgement = lab.judge(lab.of_this_run(lab.newest_evidence(), ["shared_gpu_pod"]))
+        found = {check.name: check for check in judgement.checks if check.asset == "shared_gpu_pod"}
+        assert {check.verdict for check in found.values()} == {Verdict.NOT_EVALUATED}
+        assert {check.finding.observed for check in found.values()} == {"blocked by isolator_release.webhook_mutates"}

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.clients.docker import Docker, full_name
-from kai_lab_pipeline.clients.helm import Helm, nested, value_options
+from kai_lab_pipeline.clients.helm import FINDING_FAMILIES, FINDINGS, Helm, nested, value_options
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.mirrors import Mirrors, login_file, write_logins
 from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, ToolError, version_in
+from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Chart, Scalar
 from kai_lab_pipeline_tests.stubs.workplace import recorded
@@ -351,3 +352,44 @@ def test_a_chart_that_cannot_be_rendered_is_told(tmp_path: Path, run: Rendering,
     helm = Helm(run, kubeconfig=tmp_path / "none", context="nowhere", home=tmp_path, root=tmp_path)
     with pytest.raises(ToolError, match=words):
         helm.template(CHART, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tool", "case", "finding"),
+    [
+        ("helm3", "50-hook-fail-hami-yes", True),
+        ("helm3", "53-upgrade-hook-fail", True),
+        ("helm3", "21-schema-count-str", True),
+        ("helm4", "21-profile-unknown", True),
+        ("helm3", "55-queue-exists-before-upgrade-install", True),
+        ("helm4", "45-rbac-edit-kai", True),
+        ("helm3", "12-quota", True),
+        ("helm3", "32-oci-404-repo", False),
+        ("helm3", "39-registry-403", False),
+        ("helm4", "37-auth-401", False),
+        ("helm3", "36-registry-dns", False),
+        ("helm3", "40-api-refused", False),
+        ("helm3", "06-then-upgrade", False),
+        ("helm3", "08-sigterm-install", False),
+    ],
+)
+def test_a_failed_installation_is_a_finding_only_where_it_speaks_about_the_chart(
+    tool: str, case: str, finding: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(ToolError) as caught:
+        helm(Replay((tool, case)), tmp_path).upgrade_install(CHART, deadline_s=60, log=lambda line: None)
+    assert caught.value.finding is finding, caught.value.fault
+
+
+def test_words_alone_make_no_finding() -> None:
+    # Of docker, a registry or a proxy these words say nothing about what was to be installed.
+    for words in ("denied the request", "access is forbidden", "is invalid", "cannot patch"):
+        outcome = Outcome(("docker", "pull", "x"), 1, "", f"Error response from daemon: the proxy {words}")
+        assert not ToolError(outcome, "The image cannot be pulled").finding
+        assert not LabError("The registry did not answer", seen=words).finding
+
+
+def test_what_is_listed_as_a_finding_is_a_known_fault() -> None:
+    known = {fault.id for fault in FAULTS}
+    assert set(FINDINGS) <= known
+    assert set(FINDING_FAMILIES) <= {id_.partition(".")[0] for id_ in known}

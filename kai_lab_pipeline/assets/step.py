@@ -211,8 +211,9 @@ def _looked_into(step: Step, error: LabError) -> Diagnosis:
         with lab.observer() as observer:
             return observer.observe(asset)
 
-    # What infrastructure kept from being done must stay "not evaluated": its absence would read as broken.
-    seen = within(GATHER_S, look) if asset in CHECKS and not error.infrastructure else None
+    # What infrastructure or a broken gate kept from being done must stay "not evaluated": its absence would read as
+    # broken.
+    seen = within(GATHER_S, look) if asset in CHECKS and error.finding else None
     if seen is not None:
         with suppress(LabError, OSError):
             step.metadata["evidence"] = dg.MetadataValue.path(str(lab.keep(asset, seen)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import Cluster
-from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.errors import LabError, WrongUse, is_about_the_request
 from kai_lab_pipeline.rehearsal import helm, process, state
 from kai_lab_pipeline.rehearsal.client import ApiError as ClientError
 from kai_lab_pipeline.rehearsal.components.faults import Faults
@@ -31,9 +31,13 @@ def _told() -> Iterator[None]:
             "The rehearsal has no such chart", seen=str(error), next_step="Choose a version that the rehearsal knows."
         ) from error
     except helm.HelmError as error:
-        raise LabError("helm could not do it", where="the rehearsal's helm", seen=str(error).strip()) from error
+        raise LabError(
+            "helm could not do it", where="the rehearsal's helm", seen=str(error).strip(), finding=error.finding
+        ) from error
     except ClientError as error:
-        raise LabError("The rehearsal's API server did not do it", seen=str(error)) from error
+        raise LabError(
+            "The rehearsal's API server did not do it", seen=str(error), finding=is_about_the_request(error.code)
+        ) from error
     except process.RehearsalError as error:
         raise LabError(error.what, where=error.where, seen=error.seen, next_step=error.next) from error
     except ValueError as error:

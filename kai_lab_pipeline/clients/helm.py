@@ -25,6 +25,39 @@ KNOWN_BAD: Mapping[tuple[int, int, int], str] = {
     (3, 13, 0): "helm 3.13.0 is refused by public OCI registries (its login handling is broken); use 3.13.1 or newer"
 }
 
+FINDINGS = (
+    "chart.gpu-profile",
+    "chart.kube-version",
+    "chart.schema",
+    "chart.template",
+    "helm.hook-failed",
+    "helm.object-missing",
+    "helm.owned-by-other",
+    "helm.queue-before-kai",
+    "helm.rollback-queues",
+    "helm.shard-in-progress",
+    "kubernetes.crd-changed",
+    "kubernetes.forbidden",
+    "kubernetes.immutable",
+    "kubernetes.invalid",
+    "kubernetes.kind-unknown",
+    "kubernetes.namespace-terminating",
+    "kubernetes.pod-security",
+    "kubernetes.quota",
+    "kubernetes.rejected",
+)
+"""Known faults of an installation that speak about the chart, its values and its objects."""
+FINDING_FAMILIES = ("gpu", "isolator", "kai", "webhook")
+"""Components under test, and the webhooks that they put in the API server's way: all their faults are findings."""
+
+
+def is_finding(fault: str) -> bool:
+    """Whether a known fault (id of `lab.diagnosis`) of an installation says something about what is installed.
+
+    helm itself tells with its exit code only that it failed (3.22, 4.3: always 1), so the fault it named decides.
+    """
+    return fault in FINDINGS or fault.partition(".")[0] in FINDING_FAMILIES
+
 
 def value_options(values: Mapping[str, Scalar]) -> list[str]:
     """Values as helm's options, with exactly the types they have in lab.toml.
@@ -125,16 +158,19 @@ class Helm:
     def upgrade_install(self, chart: Chart, *, deadline_s: float, log: Log) -> Outcome:
         """Install or upgrade with exactly the values given: what an earlier revision had is dropped."""
         reference, options, tool, hints = self._source(chart)
-        return tool.call(
+        command = (
             *("upgrade", "--install", chart.release, reference, *options),
             *("--namespace", chart.namespace, "--create-namespace", "--reset-values"),
             *value_options(chart.values),
             *("--timeout", f"{max(1, int(deadline_s))}s", *self._target),
-            what=f"helm could not install {chart.release} {chart.version}",
-            deadline_s=deadline_s + 60,  # helm pulls the chart before its own clock starts
-            log=log,
-            hints=hints,
         )
+        what = f"helm could not install {chart.release} {chart.version}"
+        try:
+            # Longer than helm's own clock, which starts when the chart is pulled.
+            return tool.call(*command, what=what, deadline_s=deadline_s + 60, log=log, hints=hints)
+        except ToolError as error:
+            error.finding = is_finding(error.fault)
+            raise
 
     def template(self, chart: Chart, archive: Path) -> list[dict[str, Any]]:
         """What an install of a fetched chart would make, its hooks included and its tests not; asks no cluster.

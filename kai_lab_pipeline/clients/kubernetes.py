@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.errors import LabError, is_about_the_request
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -63,11 +63,7 @@ class ApiError(LabError):
         self.code = code
         self.reason = reason
         self.message = message
-        super().__init__(what, where=where, seen=message, transient=transient)
-
-    @property
-    def infrastructure(self) -> bool:
-        return self.code == 0
+        super().__init__(what, where=where, seen=message, transient=transient, finding=is_about_the_request(code))
 
     def status(self) -> dict[str, Any]:
         """The error as a Status object, as a dry-run's answer is kept in the evidence."""

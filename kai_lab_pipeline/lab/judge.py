@@ -42,16 +42,18 @@ def judge(
     excuses: Mapping[str, Excuse] | None = None,
     today: date | None = None,
     gates: Iterable[str] = PINNED_GATES,
+    blocked: Mapping[str, str] | None = None,
 ) -> Judgement:
     """Judge all claims.
 
     `only` restricts to selected ``asset.check`` names and lists only claims that have some of them; `excuses` by
     ``asset.check`` mark a broken check as expected up to and including their date (without `today` they all count).
+    `blocked` names the gate that kept an asset from being tried, as it was seen then.
     """
     excuses = excuses or {}
     findings = {name: _finding(name, evidence, expectations) for name in CHECK_FUNCTIONS if _in(name, only)}
     shut = tuple(gate for gate in gates if gate not in excuses or not _still(excuses[gate], today))
-    behind = _Gates(evidence, expectations, shut, findings)
+    behind = _Gates(evidence, expectations, shut, findings, blocked or {})
     claims, notes = [], list(evidence.notes)
     for claim in CLAIMS:
         results = tuple(
@@ -80,7 +82,7 @@ def judge_asset(
     """Judge the checks of one asset, in the order in which they are shown; none for an asset without checks."""
     names = [f"{asset}.{check.name}" for check in CHECKS.get(asset, ())]
     findings = {name: _finding(name, evidence, expectations) for name in names if _in(name, only)}
-    behind = _Gates(evidence, expectations, tuple(gates), findings)
+    behind = _Gates(evidence, expectations, tuple(gates), findings, {})
     return tuple(_result(name, behind.explain(name, finding), None, None) for name, finding in findings.items())
 
 
@@ -135,22 +137,32 @@ class _Gates:
     """Tells of a check that was not captured which broken gate is the reason."""
 
     def __init__(
-        self, evidence: Evidence, expect: Expectations, gates: tuple[str, ...], findings: Mapping[str, Finding]
+        self,
+        evidence: Evidence,
+        expect: Expectations,
+        gates: tuple[str, ...],
+        findings: Mapping[str, Finding],
+        blocked: Mapping[str, str],
     ) -> None:
         self._evidence = evidence
         self._expect = expect
         self._gates = gates
+        self._blocked = blocked
         self._verdicts = {name: finding.verdict for name, finding in findings.items()}
 
     def explain(self, name: str, finding: Finding) -> Finding:
         asset = name.partition(".")[0]
         if asset in self._evidence.observations or finding.verdict is not Verdict.NOT_EVALUATED:
             return finding
+        gate = self._blocked.get(asset) or self._red_gate(asset)
+        if gate is None:
+            return finding
+        return not_evaluated(finding.expected, f"blocked by {gate}", observed=f"blocked by {gate}")
+
+    def _red_gate(self, asset: str) -> str | None:
         upstream = upstream_of(asset)
-        for gate in self._gates:
-            if gate.partition(".")[0] in upstream and self._verdict(gate) is Verdict.BROKEN:
-                return not_evaluated(finding.expected, f"blocked by {gate}", observed=f"blocked by {gate}")
-        return finding
+        behind = (gate for gate in self._gates if gate.partition(".")[0] in upstream)
+        return next((gate for gate in behind if self._verdict(gate) is Verdict.BROKEN), None)
 
     def _verdict(self, gate: str) -> Verdict:
         if gate not in self._verdicts:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from kai_lab_pipeline.lab.errors import is_about_the_request
 from kai_lab_pipeline.rehearsal import chart_steps, profiles, releases
 from kai_lab_pipeline.rehearsal.client import (
     MERGE_PATCH,
@@ -48,7 +49,11 @@ _PATIENCE_S = 60.0
 
 
 class HelmError(RuntimeError):
-    """What helm would have printed on stderr."""
+    """What helm would have printed on stderr; `finding` where the chart or one of its objects is the reason."""
+
+    def __init__(self, text: str, *, finding: bool = False) -> None:
+        self.finding = finding
+        super().__init__(text)
 
 
 def install_or_upgrade(
@@ -112,7 +117,7 @@ class _Rendering:
         self.namespace = namespace
 
     def refusal(self, text: str) -> HelmError:
-        return HelmError(f"Error: {text}")
+        return HelmError(f"Error: {text}", finding=True)
 
 
 def template(*, release: str, namespace: str, chart: str, version: str, values: Mapping[str, Any]) -> list[Object]:
@@ -221,7 +226,7 @@ class _Installation:
             self._apply(chart, values, record)
         except ApiError as error:
             self._finish(record, "failed", f'Release "{self.release}" failed: {error}')
-            raise HelmError(f"{self.prefix}{error}") from error
+            raise HelmError(f"{self.prefix}{error}", finding=is_about_the_request(error.code)) from error
         except HelmError as error:
             text = str(error).removeprefix(self.prefix)
             self._finish(record, "failed", f'Release "{self.release}" failed: {text}')
@@ -309,7 +314,7 @@ class _Installation:
                 f'annotation validation error: key "meta.helm.sh/release-name" must equal "{self.release}": '
                 f'current value is "{owner}"'
             )
-        raise HelmError(f"{self.prefix}{text}")
+        raise self.refusal(text)
 
     def _prune(self, objects: list[Object]) -> None:
         """Removes what the release before had and this one has no longer, unless it is to be kept."""
@@ -320,7 +325,7 @@ class _Installation:
                 _delete(self.api, obj)
 
     def refusal(self, text: str) -> HelmError:
-        return HelmError(f"{self.prefix}{text}")
+        return HelmError(f"{self.prefix}{text}", finding=True)
 
     def delete(self, obj: Object) -> None:
         _delete(self.api, obj)
@@ -363,7 +368,7 @@ class _Installation:
         self.api.send(create_request(job, releases.MANAGER))
         if not self.wait(lambda: _job_complete(self.api.get(jobs, self.namespace, name)), lambda: self._hopeless(name)):
             lead = f"failed {hook}:" if self.fresh else f"{hook} hooks failed:"
-            raise HelmError(f"{self.prefix}{lead} 1 error occurred:\n\t* timed out waiting for the condition\n\n")
+            raise self.refusal(f"{lead} 1 error occurred:\n\t* timed out waiting for the condition\n\n")
         _delete(self.api, job)
 
     def _hopeless(self, job: str) -> bool:

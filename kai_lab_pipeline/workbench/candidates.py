@@ -78,8 +78,9 @@ def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
     """
     if lab.candidate is None:
         raise WrongUse(f"Lab {lab.state.name!r} is no candidate's")
-    causes = [str(step["error"]) for step in lab.steps().values() if step.get("infrastructure")]
-    compare_the_rest(lab, look=not causes)
+    stopped = [step for step in lab.steps().values() if step.get("infrastructure")]
+    first = min(stopped, key=lambda step: str(step["at"]), default=None)  # later ones were blocked by it
+    compare_the_rest(lab, look=not stopped)
     record = record_of(
         judgement,
         lab.candidate.version_set,
@@ -87,7 +88,7 @@ def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
         run_id=lab.run_id,
         crossing=lab.expectations.crossing,
         evidence=f"{lab.state.name}/reports/{lab.run_id}/report.html",
-        infrastructure=causes[0] if causes else "",
+        infrastructure=str(first["error"]) if first else "",
         digests=lab.candidate.digests,
         excuses=lab.excuses,
         values=values_results(lab),

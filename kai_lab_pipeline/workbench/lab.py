@@ -15,7 +15,7 @@ from kai_lab_pipeline.backends import make_backend
 from kai_lab_pipeline.backends.base import Backend, Log
 from kai_lab_pipeline.clients import bundle
 from kai_lab_pipeline.lab import judge as judging
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.errors import Blocked, LabError
 from kai_lab_pipeline.lab.evidence import Evidence, Observation
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM, Expectations
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
@@ -141,6 +141,7 @@ class Lab:
             excuses=self.excuses,
             today=now().date(),
             gates=tuple(self.gates),
+            blocked={name: by for name, step in self.steps().items() if (by := step.get("blocked_by"))},
         )
 
     # -- evidence --------------------------------------------------------------------------------------------------
@@ -223,7 +224,8 @@ class Lab:
     def require_upstream(self, asset: str, *, gates_only: Iterable[str] | None = None) -> None:
         """Stop with the reason when something this asset is built on is not there (any more), read live.
 
-        Assets that this run itself has just built and judged are not looked at again. Raises LabError.
+        Assets that this run itself has just built and judged are not looked at again. Raises Blocked, or LabError
+        when the cluster cannot be looked at.
         """
         needed = [name for name in ancestors(asset) if any(check.gate for check in CHECKS.get(name, ()))]
         needed = [name for name in needed if not (self.bundle_dir / name).is_dir()]
@@ -242,8 +244,9 @@ class Lab:
                     break
                 time.sleep(max(0.1, self.backend.time_scale))
         first = red[0]
-        raise LabError(
+        raise Blocked(
             f"{asset} is built on {first.asset}, and that is not in order: {first.check} is {first.verdict}",
+            by=first.name,
             where=f"live cluster of lab {self.state.name!r} (backend {self.backend.name})",
             seen=f"expected {first.finding.expected}; observed {first.finding.observed}. {first.finding.message}",
             next_step=f"Materialise {first.asset} again (kai-lab run --select '{first.asset}+'), then this asset.",
@@ -262,11 +265,11 @@ class Lab:
     def require_infrastructure(self, asset: str) -> None:
         """Stop when infrastructure kept something in this run from being done that `asset` is built on.
 
-        Its absence would read as broken, and says nothing about the versions. Raises LabError.
+        Its absence would read as broken, and says nothing about the versions. Raises Blocked.
         """
         for name, step in self.steps().items():
             if step.get("infrastructure") and name in ancestors(asset):
-                raise LabError(f"{asset} is built on {name}, which could not be done", seen=str(step["error"]))
+                raise Blocked(f"{asset} is built on {name}, which could not be done", seen=str(step["error"]))
 
     def record_step(self, asset: str, *, seconds: float, error: LabError | None = None) -> None:
         """Note how long an asset's step took in this run (seconds), and how it failed if it did."""
@@ -276,7 +279,8 @@ class Lab:
             "asset": asset,
             "seconds": round(seconds, 3),
             "error": error.text() if error else None,
-            "infrastructure": bool(error and error.infrastructure),
+            "blocked_by": error.by if isinstance(error, Blocked) else "",
+            "infrastructure": error is not None and not error.finding,
             "at": now_text(),
             "run_id": self.run_id,
         }
