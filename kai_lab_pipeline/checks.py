@@ -17,7 +17,7 @@ from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, lab_of
 from kai_lab_pipeline.assets.versions import BACKEND, LAB
 from kai_lab_pipeline.backends.doctor import Level, examine
 from kai_lab_pipeline.lab.chart_values import values_check
-from kai_lab_pipeline.lab.diagnosis import Diagnosis
+from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS, RELEASED, VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
@@ -64,7 +64,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
         with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
-        with told(lambda error: diagnose_asset(opened, asset, [error.text()])):
+        with told(lambda error: diagnose_text(error.text())):
             results, source = _judge(opened, asset, wanted)
             if component is not None and VALUES_HAVE_EFFECT in wanted:
                 results = (*results, _values(opened, asset, component))
