@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from kai_lab_pipeline.rehearsal import helm
-from kai_lab_pipeline.rehearsal.client import ApiError
+from kai_lab_pipeline.rehearsal.client import ApiError, Object
 from kai_lab_pipeline_tests.rehearsal_lab import COMPONENTS, NODE, Lab, condition, labels, running, shared_pod
 
 pytestmark = pytest.mark.xdist_group("components-lab")
@@ -203,12 +204,9 @@ def test_a_killed_scheduler_comes_back_and_goes_on(lab: Lab) -> None:
 
 
 def test_without_its_operator_the_binder_stays_scaled_down(lab: Lab) -> None:
-    for name in (
-        "kai-operator",
-        "binder",
-    ):  # one after the other: an operator that still runs scales the binder up again
+    for name in ("kai-operator", "binder"):  # in this order: an operator that still runs scales the binder up again
         lab.patch("deployments", name, {"spec": {"replicas": 0}}, "kai-scheduler")
-        lab.wait("pods", lambda pods, app=name: app not in [labels(p).get("app") for p in pods], f"{name} gone")
+        lab.wait("pods", partial(_none_of, name), f"{name} gone")
     lab.create(shared_pod("unbound", {}))
     lab.wait_event("Scheduled", "unbound")
     pod = lab.get("pods", "unbound", "default")
@@ -218,6 +216,10 @@ def test_without_its_operator_the_binder_stays_scaled_down(lab: Lab) -> None:
     lab.patch("deployments", "binder", {"spec": {"replicas": 1}}, "kai-scheduler")
     lab.wait_phase("unbound", "Running")
     lab.delete("pods", "unbound", "default")
+
+
+def _none_of(app: str, pods: list[Object]) -> bool:
+    return app not in [labels(pod).get("app") for pod in pods]
 
 
 def test_uninstalling_says_what_is_kept(lab: Lab) -> None:
