@@ -58,7 +58,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             for check in expectations
         ]
 
-    @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=f"lab-{group.name}")
+    @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=group.pool)
     def checks(context: dg.AssetCheckExecutionContext, lab: LabResource) -> Iterator[dg.AssetCheckResult]:
         wanted = frozenset(key.name for key in context.selected_asset_check_keys)
         with told():
@@ -146,7 +146,7 @@ def _report_check(group: Group) -> dg.AssetChecksDefinition:
             asset=key,
             name="every_claim_judged",
             description="All eight claims have a verdict that rests on evidence.",
-            pool=f"lab-{group.name}",
+            pool=group.pool,
             **_partitioned(group),
         )(judged)
 

@@ -12,6 +12,7 @@ from kai_lab_pipeline.assets.upstream import upstream_assets
 from kai_lab_pipeline.automation.adding import add_version_set_job
 from kai_lab_pipeline.automation.after_candidate import after_candidate_sensor
 from kai_lab_pipeline.automation.drift import drift_schedule
+from kai_lab_pipeline.automation.executor import lab_executor
 from kai_lab_pipeline.automation.jobs import lab_jobs
 from kai_lab_pipeline.automation.nightly import (
     candidate_job,
@@ -43,17 +44,8 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         jobs=[*lab_jobs(settings.lab.name), tear_down_job(lab), night, matrix, add_version_set_job(settings)],
         sensors=[report_of_a_red_run, new_chart_versions_sensor(settings), after_candidate_sensor(settings, matrix)],
         schedules=[nightly_schedule(settings, night), drift_schedule()],
-        executor=_executor(settings),
+        executor=lab_executor(settings, (lab, candidate)),
         resources={"lab": resource},
-    )
-
-
-def _executor(settings: Settings) -> dg.ExecutorDefinition:
-    # A process per step costs more than a whole step of the rehearsal; real steps take minutes and overlap.
-    if settings.lab.backend == "rehearsal":
-        return dg.in_process_executor
-    return dg.multiprocess_executor.configured(
-        {"start_method": {"forkserver": {"preload_modules": ["kai_lab_pipeline.definitions"]}}}
     )
 
 

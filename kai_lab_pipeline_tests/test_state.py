@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +104,20 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_atomic(target, "\ud800")
     assert json.loads(target.read_text()) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_look_at_who_holds_the_lab_gets_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look is a short hold of its own: under the guard, no writer can be refused because of it."""
+    first = WriteLock(tmp_path)
+    first.acquire("run-a", "a run")
+    first.release()
+    taken: list[tuple[str, int]] = []
+    flock = fcntl.flock
+
+    def noted(file: Any, how: int) -> None:
+        taken.append((Path(file.name).name, how))
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", noted)
+    assert WriteLock(tmp_path).holder() is None
+    assert taken == [("write.lock.guard", fcntl.LOCK_EX), ("write.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)]

@@ -30,6 +30,11 @@ class Group:
     goes_on: bool = False
     """A step that could not be done is recorded and the rest goes on, so that one fault does not hide the others."""
 
+    @property
+    def pool(self) -> str:
+        """Concurrency pool of the group's steps, which are those that hold the lab."""
+        return f"lab-{self.name}"
+
     def key(self, asset: str) -> dg.AssetKey:
         """The key of a lab asset in this group; charts/* and manifests/* are shared by all groups."""
         shared = "/" in asset

@@ -12,7 +12,7 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group, digest
 from kai_lab_pipeline.assets.versions import BACKEND, LAB, carried_versions
-from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import SHOWN, in_words
 from kai_lab_pipeline.lab.errors import LabError
@@ -117,16 +117,22 @@ class Step:
 
 
 def lab_of(context: Any, resource: LabResource, group: Group) -> Lab:
+    """The lab that a step works on. Raises LabError, SettingsError."""
+    partition = None if group.partitions is None else context.partition_key
+    return lab_of_run(resource, group, context.run.run_id, partition, context.log.info)
+
+
+def lab_of_run(resource: LabResource, group: Group, run_id: str, partition: str | None, log: Log) -> Lab:
     """The lab that a run works on: the pinned one, or the candidate of the run's partition.
 
     Raises LabError, SettingsError.
     """
     project = resource.settings()
     settings, candidate = project, None
-    if group.partitions is not None:
-        candidate = Nights(project).load(context.partition_key)
+    if partition is not None:
+        candidate = Nights(project).load(partition)
         settings = candidate_settings(project, candidate)
-    return Lab(settings, context.run.run_id, lambda text: context.log.info(text), group.gates, candidate, project)
+    return Lab(settings, run_id, log, group.gates, candidate, project)
 
 
 Body = Callable[[Step], dg.MaterializeResult[Any]]
@@ -152,7 +158,7 @@ def lab_asset(
             code_version=digest(STEP_VERSION, built_from),
             description=inspect.getdoc(body),
             kinds=kinds,
-            pool=f"lab-{group.name}",
+            pool=group.pool,
         )
         def asset(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
             with told():

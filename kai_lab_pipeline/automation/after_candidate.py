@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
-from kai_lab_pipeline.automation.nightly import CANDIDATE_JOB, PARTITION_TAG
+from kai_lab_pipeline.automation.executor import PARTITION_TAG
+from kai_lab_pipeline.automation.nightly import CANDIDATE_JOB
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Settings, load_settings

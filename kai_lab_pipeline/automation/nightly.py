@@ -8,6 +8,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.matrix import SCHEDULE, ZONE
 from kai_lab_pipeline.assets.versions import LAB_TAG
+from kai_lab_pipeline.automation.executor import PARTITION_TAG
 from kai_lab_pipeline.automation.partitions import VERSION_SETS, look, not_looked, retired, sets_found, waiting
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.morning import Nightly
@@ -17,7 +18,6 @@ from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import WriteLock, now
 
-PARTITION_TAG = "dagster/partition"
 CANDIDATE_JOB = "candidate_lab"
 LOOK_EVERY = timedelta(hours=1)
 LOOK_S = 40.0

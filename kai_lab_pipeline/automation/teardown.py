@@ -13,7 +13,9 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
     """Remove what the lab made and verify it; afterwards its assets are shown as no longer there."""
 
     @dg.op(
-        name="remove_lab", description="Remove what the lab made, in an order that works, and look whether it is gone."
+        name="remove_lab",
+        description="Remove what the lab made, in an order that works, and look whether it is gone.",
+        pool=group.pool,
     )
     def remove_lab(context: dg.OpExecutionContext, lab: LabResource) -> None:
         with told():

@@ -23,6 +23,7 @@ from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import Applier
 from kai_lab_pipeline.workbench.nights import StoredSet
 from kai_lab_pipeline.workbench.observe import Observer
+from kai_lab_pipeline.workbench.parent import end_with
 from kai_lab_pipeline.workbench.settle import Settled, settle
 from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
 
@@ -62,7 +63,7 @@ class Lab:
     def hold(self, purpose: str) -> None:
         """Become this lab's one writer. Raises WrongUse when another run is at work on it."""
         self.state.open()
-        self._lock().acquire(self.run_id, purpose)
+        end_with(self._lock().acquire(self.run_id, purpose))
         self.backend.keep_output(self.bundle_dir / "commands")
 
     def release(self) -> None:

@@ -10,6 +10,8 @@ import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -138,24 +140,35 @@ class WriteLock:
         self._guard = folder / "write.lock.guard"
         self._held: int | None = None
         self._owner = ""
+        self._taken_by = 0
 
-    def acquire(self, owner: str, purpose: str) -> None:
-        """Hold the lab for `owner` (a run id) until `release` or the end of this process. Raises WrongUse."""
-        with open(self._guard, "a", encoding="utf-8") as guard:
-            fcntl.flock(guard, fcntl.LOCK_EX)
+    def acquire(self, owner: str, purpose: str) -> int:
+        """Hold the lab for `owner` (a run id) until `release` or the end of this process.
+
+        Returns the process that took it for this owner first. Raises WrongUse when another owner holds it.
+        """
+        with self._guarded():
             if self._held is not None and self._owner != owner:
                 self.release()
             if self._held is not None:
-                return
+                return self._taken_by
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._take(descriptor, owner, purpose)
+                self._taken_by = self._take(descriptor, owner, purpose)
             except BaseException:
                 os.close(descriptor)
                 raise
             self._held, self._owner = descriptor, owner
+            return self._taken_by
 
-    def _take(self, descriptor: int, owner: str, purpose: str) -> None:
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """One process at a time: a look at the lock is a short hold on it, by which nobody else may be refused."""
+        with open(self._guard, "a", encoding="utf-8") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            yield
+
+    def _take(self, descriptor: int, owner: str, purpose: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -165,11 +178,12 @@ class WriteLock:
             if holder.get("owner") != owner:
                 raise _refused(holder, self._path) from None
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            return
+            return int(holder["pid"])
         os.ftruncate(descriptor, 0)
         record = {"owner": owner, "purpose": purpose, "pid": os.getpid(), "since": now_text()}
         os.pwrite(descriptor, json.dumps(record).encode(), 0)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
+        return os.getpid()
 
     @staticmethod
     def _read(descriptor: int) -> dict[str, Any]:
@@ -183,7 +197,7 @@ class WriteLock:
         """Who holds the lab now (owner, purpose, pid, since), or None when it is free or held by this object."""
         if self._held is not None or not self._path.exists():
             return None
-        with open(self._path, "rb") as file:
+        with self._guarded(), open(self._path, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

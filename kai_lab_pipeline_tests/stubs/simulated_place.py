@@ -41,7 +41,7 @@ class KindProject(LabProject):
         for cached in (ReconstructableJob.get_definition, ReconstructableJob.get_repository_definition):
             cached.cache_clear()
         with (
-            mock.patch.object(definitions, "_executor", return_value=dg.in_process_executor),
+            mock.patch.object(definitions, "lab_executor", return_value=dg.in_process_executor),
             mock.patch.object(KindBackend, "time_scale", scale),  # simulated components live faster than real ones
             mock.patch.dict(os.environ, self.environment(**variables), clear=True),
             mock.patch.object(definitions, "defs", definitions.build_definitions(settings)),
