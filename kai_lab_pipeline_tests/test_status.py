@@ -1,0 +1,147 @@
+"""`kai-lab status`: rows of the lab that is asked about, and what could not be asked said as such."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+
+from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.assets.versions import mark_gone
+from kai_lab_pipeline.automation.drift import drift_schedule
+from kai_lab_pipeline.automation.staleness import Sync, sync_states
+from kai_lab_pipeline.commands.common import dagster_instance
+from kai_lab_pipeline.definitions import build_definitions
+from kai_lab_pipeline.lab.spec import CHECKS
+from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench import lab as lab_module
+from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline_tests.lab_project import LabProject, make_project
+from kai_lab_pipeline_tests.test_after_candidate import Clusters
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabProject:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))  # so that what commands set there does not outlive the test
+    return make_project(tmp_path / "project")
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    made = Clusters()
+    made.there = False
+    monkeypatch.setattr(lab_module, "make_backend", lambda _: made)
+    return made
+
+
+def of(project: LabProject, name: str) -> Settings:
+    lab = project.settings.lab.model_copy(update={"name": name})
+    return project.settings.model_copy(update={"lab": lab})
+
+
+def made(project: LabProject, name: str, *assets: str, run_id: str, backend: str = "rehearsal") -> None:
+    """History of a lab that made these assets, with all their checks passed."""
+    settings = of(project, name)
+    LabState.of(settings).open()
+    where = {"lab": name, "backend": backend}
+    with dagster_instance(settings) as instance:
+        instance.add_run(dg.DagsterRun(job_name="build_lab", run_id=run_id, tags={"kai_lab/lab": name}))
+        for asset in assets:
+            key = dg.AssetKey([asset])
+            instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={**where, "run": run_id}))
+            for check in CHECKS.get(asset, ()):
+                instance.report_runless_asset_event(
+                    dg.AssetCheckEvaluation(asset_key=key, check_name=check.name, passed=True, metadata=where)
+                )
+
+
+def rows(project: LabProject, name: str) -> dict[str, dict[str, object]]:
+    said = project.call("status", "--json", KAI_LAB_NAME=name)
+    assert said.code == 0, said.text
+    return {row["asset"]: row for row in said.json["assets"]}
+
+
+def test_rows_of_another_lab_are_not_shown(project: LabProject, clusters: Clusters) -> None:
+    made(project, "one", "cluster", "queues", run_id="1" * 32)
+    made(project, "two", "cluster", run_id="2" * 32)
+    one, two = rows(project, "one"), rows(project, "two")
+    assert one["cluster"]["materialised_at"] != two["cluster"]["materialised_at"]
+    assert one["queues"]["passed"] == one["queues"]["checks"] == len(CHECKS["queues"])
+    assert two["queues"]["materialised_at"] is None
+    assert two["queues"]["passed"] == 0
+    assert two["queues"]["sync"] == "never made"
+    assert "last made in lab one" in str(two["queues"]["reason"])
+
+
+def test_what_another_lab_tore_down_is_not_gone_here(project: LabProject, clusters: Clusters) -> None:
+    made(project, "one", "queues", run_id="1" * 32)
+    made(project, "two", "queues", run_id="2" * 32)
+    settings = of(project, "two")
+    with dagster_instance(settings) as instance:
+        assert mark_gone(instance, Group("lab", settings), "torn down") == ["queues"]
+        states = sync_states(instance, build_definitions(of(project, "one")), Group("lab", of(project, "one")))
+    assert states["queues"].sync is Sync.UNSYNCED
+    assert rows(project, "one")["queues"]["passed"] == len(CHECKS["queues"])
+    assert rows(project, "two")["queues"]["passed"] == 0
+    assert rows(project, "two")["queues"]["sync"] == "gone"
+
+
+def test_rows_of_another_backend_under_the_same_name_are_not_shown(project: LabProject, clusters: Clusters) -> None:
+    made(project, "one", "queues", run_id="1" * 32, backend="kind")
+    row = rows(project, "one")["queues"]
+    assert (row["materialised_at"], row["passed"]) == (None, 0)
+
+
+@pytest.mark.parametrize(("planned_in", "passed"), [("one", len(CHECKS["queues"]) - 1), ("two", len(CHECKS["queues"]))])
+def test_a_check_that_was_to_run_here_and_did_not_is_not_passed(
+    project: LabProject, clusters: Clusters, planned_in: str, passed: int
+) -> None:
+    made(project, "one", "queues", run_id="1" * 32)
+    made(project, planned_in, run_id="2" * 32)
+    planned = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+        job_name="build_lab",
+        event_specific_data=AssetCheckEvaluationPlanned(
+            asset_key=dg.AssetKey(["queues"]), check_name=CHECKS["queues"][0].name
+        ),
+    )
+    with dagster_instance(project.settings) as instance:
+        instance.report_dagster_event(planned, run_id="2" * 32)
+    assert rows(project, "one")["queues"]["passed"] == passed
+
+
+def test_a_cluster_that_cannot_be_asked_for_is_not_gone(project: LabProject, clusters: Clusters) -> None:
+    made(project, "one", "cluster", run_id="1" * 32)
+    clusters.silent = True
+    said = project.call("status", "--json", KAI_LAB_NAME="one")
+    assert said.code == 0, said.text
+    cluster = said.json["cluster"]
+    assert (cluster["exists"], cluster["answers"]) == (None, False)
+    assert "kind cannot be asked for its clusters" in cluster["error"]
+    text = project.call("status", KAI_LAB_NAME="one").out
+    assert "whether there is a cluster could not be asked: kind cannot be asked for its clusters" in text
+    assert "gone" not in text
+    assert "there is no cluster" not in text
+
+
+def test_the_drift_watch_says_that_it_could_not_ask(
+    project: LabProject, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LabState.of(project.settings).open()
+    clusters.silent = True
+    monkeypatch.setenv("KAI_LAB_PROJECT", str(project.folder))
+    found = drift_schedule()(dg.build_schedule_context())
+    assert isinstance(found, dg.SkipReason)
+    assert "kind cannot be asked for its clusters" in (found.skip_message or "")
+
+
+def test_a_broken_lab_toml_is_told_by_the_drift_watch(
+    project: LabProject, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.edit("lab.toml", "gpu_count = 8", "gpu_count = 0")
+    monkeypatch.setenv("KAI_LAB_PROJECT", str(project.folder))
+    found = drift_schedule()(dg.build_schedule_context())
+    assert isinstance(found, dg.SkipReason)
+    assert "profile.gpu_count" in (found.skip_message or "")
