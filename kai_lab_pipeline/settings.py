@@ -85,6 +85,12 @@ class Manifest(_Section):
     """Path below the project, or an absolute path."""
     version: str
     source: str = ""
+    git_ref: str = "v0.3.0"
+    """The release that `file` was made from: what is newer in a checkout is told by `kai-lab versions`."""
+    path: str = "tests/e2e/device-plugin-mock.yaml"
+    """Where upstream keeps it in that release."""
+    checkout: str | None = None
+    """A checkout to look for newer ones in; where none is named, that of the nvml-mock image."""
 
 
 class Manifests(_Section):
@@ -263,6 +269,7 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "KAI_LAB_NODE_IMAGE": ("kind", "node_image"),
     "KAI_LAB_KIND_CONFIG": ("kind", "config"),
     "KAI_LAB_IMAGE_CHECKOUT": ("image", "nvml_mock", "checkout"),
+    "KAI_LAB_MANIFEST_CHECKOUT": ("manifests", "device_plugin", "checkout"),
     "KAI_LAB_IMAGE_ARCHIVE": ("image", "nvml_mock", "archive"),
     "KAI_LAB_KAI_SCHEDULER_VERSION": ("charts", "kai_scheduler", "version"),
     "KAI_LAB_NVML_MOCK_VERSION": ("charts", "nvml_mock", "version"),

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kai_lab_pipeline.clients.discovery import look_up, look_up_git_tags
+from kai_lab_pipeline.automation.partitions import look, not_looked
+from kai_lab_pipeline.clients.discovery import look_up, look_up_git_tags, look_up_manifest
 from kai_lab_pipeline.clients.oci import OciClient
 from kai_lab_pipeline.commands.versions import discover, print_versions
 from kai_lab_pipeline.lab.errors import WrongUse
@@ -22,6 +23,7 @@ from kai_lab_pipeline.rehearsal import profiles
 from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY
 from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.workbench.nights import Nights
 
 ROOT = Path(__file__).parent.parent
 
@@ -191,6 +193,107 @@ def test_git_tags_of_a_checkout(url: str, tmp_path: Path) -> None:
     assert answer["git"]["newer"] == ["v0.4.0"]
     assert answer["git"]["unknown"] == ["odd"]
     assert answer["git"]["pinned"] == "v0.3.0"
+
+
+MANIFEST = "tests/e2e/device-plugin-mock.yaml"
+
+
+def release(checkout: Path, tag: str, manifest: str | None) -> None:
+    """A release of k8s-test-infra with this manifest; None takes it away."""
+    file = checkout / MANIFEST
+    if manifest is None:
+        file.unlink()
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(manifest)
+    git(checkout, "add", "-A")
+    git(checkout, "commit", "--allow-empty", "-m", tag)
+    git(checkout, "tag", "-a", tag, "-m", tag)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "k8s-test-infra"
+    folder.mkdir()
+    git(folder, "init")
+    release(folder, "v0.2.1", "plugin: v0.17\n")
+    release(folder, "v0.3.0", "plugin: v0.18.2\n")
+    return folder
+
+
+def test_the_device_plugins_manifest_has_a_lookup_of_its_own(url: str, checkout: Path) -> None:
+    settings = settings_for(url, manifests__device_plugin__checkout=str(checkout))
+    assert "git" not in discover(settings), "the image is not built from it"
+    found = look_up_manifest(settings)
+    assert found is not None
+    assert found.sentence == "nothing new"
+    release(checkout, "v0.3.1", "plugin: v0.18.2\n")
+    release(checkout, "v0.4.0-rc1", "plugin: v0.19.0\n")
+    release(checkout, "v0.4.0", "plugin: v0.19.0\n")
+    release(checkout, "v0.5.0", None)
+    answer = discover(settings)["manifests"]["device_plugin"]
+    assert (answer["pinned"], answer["status"], answer["newer"]) == ("v0.3.0", "ok", ["v0.4.0"])
+    assert {one["tag"]: one["reason"] for one in answer["excluded"]} == {
+        "v0.3.1": "its device-plugin-mock.yaml is the one of v0.3.0",
+        "v0.4.0-rc1": "a pre-release; the release itself is waited for",
+        "v0.5.0": f"has no {MANIFEST}",
+    }
+    assert answer["source"].endswith(MANIFEST)
+    found = look_up_manifest(settings)
+    assert found is not None
+    assert found.sentence.startswith("new: v0.4.0; new but excluded: ")
+    assert "v0.3.1 (its device-plugin-mock.yaml is the one of v0.3.0)" in found.sentence
+    code, text = printed(settings)
+    assert code == 0
+    assert "device_plugin (git)" in text
+
+
+def test_the_images_checkout_is_looked_into_for_the_manifest_too(url: str, checkout: Path) -> None:
+    release(checkout, "v0.4.0", "plugin: v0.19.0\n")
+    answer = discover(settings_for(url, image__nvml_mock__checkout=str(checkout)))
+    assert (answer["git"]["newer"], answer["manifests"]["device_plugin"]["newer"]) == (["v0.4.0"], ["v0.4.0"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("checkout", "absent", "checkout's tags could not be read"),
+        ("path", "no/such.yaml", "No release in the checkout has no/such.yaml"),
+    ],
+)
+def test_a_manifest_that_nobody_could_look_for_is_a_failed_lookup(
+    url: str, checkout: Path, key: str, value: str, words: str
+) -> None:
+    named = {"manifests__device_plugin__checkout": str(checkout), f"manifests__device_plugin__{key}": value}
+    code, text = printed(settings_for(url, **named))
+    assert code == 3
+    assert "device_plugin (git): could not look" in text
+    assert words in " ".join(text.split())
+
+
+def test_a_pinned_release_that_is_not_in_the_checkout_is_told(url: str, checkout: Path) -> None:
+    git(checkout, "tag", "-d", "v0.3.0")
+    release(checkout, "v0.4.0", "plugin: v0.19.0\n")
+    found = look_up_manifest(settings_for(url, manifests__device_plugin__checkout=str(checkout)))
+    assert found is not None
+    assert found.sentence == "new: v0.4.0; the pinned v0.3.0 is not there any more"
+
+
+def test_a_night_tells_what_the_checkouts_have_and_makes_no_version_set_of_it(
+    url: str, checkout: Path, tmp_path: Path
+) -> None:
+    release(checkout, "v0.4.0", "plugin: v0.19.0\n")
+    labs = str(tmp_path / "labs")
+    settings = settings_for(url, manifests__device_plugin__checkout=str(checkout), lab__state_dir=labs)
+    nights = Nights(settings)
+    found = look(settings, nights)
+    assert found["device_plugin (git)"].sentence == "new: v0.4.0"
+    assert not_looked(found) == ()
+    moved = {component for stored in nights.sets().values() for component in stored.version_set.moved}
+    assert moved == {"kai_scheduler", "nvml_mock"}
+    gone = settings_for(url, manifests__device_plugin__checkout="absent", lab__state_dir=labs)
+    [sentence] = not_looked(look(gone, nights))
+    assert sentence.startswith("device_plugin (git): could not look")
 
 
 def test_a_checkout_that_is_none_is_a_failed_lookup(url: str, tmp_path: Path) -> None:

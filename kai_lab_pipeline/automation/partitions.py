@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from kai_lab_pipeline.clients.discovery import Lookup, look_up
+from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
 from kai_lab_pipeline.lab.due import Due, due
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
@@ -24,21 +24,25 @@ CANDIDATE_GATES = frozenset({"cluster.node_ready"})
 
 
 def look(settings: Settings, nights: Nights) -> dict[str, Lookup]:
-    """Ask the registries for new versions, and store the version sets worth a lab. Raises WrongUse, OSError."""
+    """Ask the registries for new versions, and store the version sets worth a lab. Raises WrongUse, OSError.
+
+    What the checkouts tell is there under names such as ``nvml_mock (git)``: to be told, no version sets of its own.
+    """
     with with_registry(settings) as asked:
         found = look_up(asked, with_digests=True)
     keep_sets(nights, sets_found(settings, found))
-    return found
+    return found | {f"{component} (git)": lookup for component, lookup in look_up_git(settings).items()}
 
 
 def not_looked(found: Mapping[str, Lookup]) -> tuple[str, ...]:
-    """A sentence for each component whose registry could not be asked."""
+    """A sentence for each component whose registry or checkout could not be asked."""
     return tuple(f"{component}: {lookup.sentence}" for component, lookup in found.items() if lookup.error is not None)
 
 
 def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:
     """Version sets worth a lab after a lookup, with the digests of their charts where the registry told them."""
-    newer = {component: lookup.newer for component, lookup in found.items()}
+    charts = settings.charts.by_component()
+    newer = {component: lookup.newer for component, lookup in found.items() if component in charts}
     return [
         StoredSet(version_set, {}, _digests(version_set, found))
         for version_set in candidate_sets(settings.version_set(), newer)

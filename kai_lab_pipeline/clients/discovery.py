@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kai_lab_pipeline.clients.git_refs import git_blobs, git_tags
 from kai_lab_pipeline.clients.oci import OciClient
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline.lab.versions import ComponentVersions, classify
+from kai_lab_pipeline.lab.versions import ComponentVersions, Excluded, classify
 from kai_lab_pipeline.settings import Chart, Settings
-
-GIT_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -106,8 +102,14 @@ def _look_up_chart(
     return Lookup(component, chart.version, chart.chart, versions, digests=digests)
 
 
+def look_up_git(settings: Settings) -> dict[str, Lookup]:
+    """What the checkouts that lab.toml names tell, by component; empty where none is named. Nothing is fetched."""
+    found = {"nvml_mock": look_up_git_tags(settings), "device_plugin": look_up_manifest(settings)}
+    return {component: lookup for component, lookup in found.items() if lookup is not None}
+
+
 def look_up_git_tags(settings: Settings) -> Lookup | None:
-    """Releases in the nvml-mock checkout (its image and the device plugin's manifest come from there), or None."""
+    """Releases in the checkout that the nvml-mock image is built from; None where none is named."""
     image = settings.image.nvml_mock
     if image.checkout is None:
         return None
@@ -119,27 +121,36 @@ def look_up_git_tags(settings: Settings) -> Lookup | None:
     return Lookup("nvml_mock", image.git_ref, str(checkout), classify("nvml_mock", tags, image.git_ref))
 
 
-def git_tags(checkout: Path) -> Sequence[str]:
-    """Tag names of a git checkout, as it is now: nothing is fetched. Raises LabError."""
-    command = ["git", "-C", str(checkout), "for-each-ref", "--format=%(refname:strip=2)", "refs/tags"]
-    step = "Name a clone of k8s-test-infra (KAI_LAB_IMAGE_CHECKOUT), and run `git fetch --tags` in it."
+def look_up_manifest(settings: Settings) -> Lookup | None:
+    """Releases that have another device plugin manifest than the pinned one; None where no checkout is named.
+
+    A release without it, or with the very same one, is new but excluded.
+    """
+    manifest = settings.manifests.device_plugin
+    named = manifest.checkout or settings.image.nvml_mock.checkout
+    if named is None:
+        return None
+    checkout, pinned, path = settings.project_file(named), manifest.git_ref, manifest.path
+    source = f"{checkout}/{path}"
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-            env=os.environ | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-        )
-    except FileNotFoundError as error:
-        what = "The checkout's tags could not be read: git is not installed."
-        raise LabError(what, where=str(checkout), next_step="Install git, or leave the checkout out.") from error
-    except subprocess.TimeoutExpired as error:
-        what = f"The checkout's tags could not be read in {GIT_TIMEOUT_S:g} s."
-        raise LabError(what, where=str(checkout), next_step=step, transient=True) from error
-    if done.returncode != 0:
-        what = "The checkout's tags could not be read."
-        raise LabError(what, where=str(checkout), seen=done.stderr.strip()[-300:], next_step=step)
-    return done.stdout.split()
+        versions = classify("device_plugin", git_tags(checkout), pinned)
+        here = git_blobs(checkout, [pinned, *versions.newer, *versions.older], path)
+        if not any(here.values()):
+            what = f"No release in the checkout has {path}."
+            step = "Name its path in manifests.device_plugin.path, or another checkout; run `git fetch --tags` in it."
+            raise LabError(what, where=str(checkout), next_step=step)
+    except LabError as error:
+        return Lookup("device_plugin", pinned, source, error=error)
+    reasons = {tag: _no_news(here, tag, pinned, path) for tag in versions.newer}
+    left_out = [Excluded(tag, reason) for tag, reason in reasons.items() if reason]
+    newer = tuple(tag for tag, reason in reasons.items() if not reason)
+    return Lookup(
+        "device_plugin", pinned, source, replace(versions, newer=newer, excluded=(*versions.excluded, *left_out))
+    )
+
+
+def _no_news(blobs: Mapping[str, str | None], tag: str, pinned: str, path: str) -> str:
+    """Why a release is nothing to judge anew; empty where it is."""
+    if blobs[tag] is None:
+        return f"has no {path}"
+    return f"its {path.rpartition('/')[2]} is the one of {pinned}" if blobs[tag] == blobs[pinned] else ""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git_tags
+from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
 from kai_lab_pipeline.commands.common import settings_with
 from kai_lab_pipeline.lab.versions import Excluded
 from kai_lab_pipeline.settings import Settings
@@ -22,11 +22,11 @@ SHOWN = 8
 
 
 def discover(settings: Settings) -> dict[str, Any]:
-    """The answer of ``kai-lab versions --json``; ``git`` is there only where a checkout is set.
+    """The answer of ``kai-lab versions --json``; ``git`` and ``manifests`` are there only where a checkout is set.
 
     Raises WrongUse for settings that cannot be asked with; a lookup that failed is part of the answer.
     """
-    return _as_json(look_up(settings), look_up_git_tags(settings))
+    return _as_json(look_up(settings), look_up_git(settings))
 
 
 def versions_command(*, as_json: bool) -> int:
@@ -38,31 +38,34 @@ def versions_command(*, as_json: bool) -> int:
 def print_versions(settings: Settings, as_json: bool, console: Console | None = None) -> int:
     """Print the versions; 0, or 3 when at least one lookup failed. Raises WrongUse."""
     found = look_up(settings)
-    git = look_up_git_tags(settings)
+    git = look_up_git(settings)
     if as_json:
         json.dump(_as_json(found, git), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         _print(found, git, console)
-    asked = [*found.values(), *([git] if git else [])]
+    asked = [*found.values(), *git.values()]
     return 3 if any(lookup.error is not None for lookup in asked) else 0
 
 
-def _as_json(found: Mapping[str, Lookup], git: Lookup | None) -> dict[str, Any]:
+def _as_json(found: Mapping[str, Lookup], git: Mapping[str, Lookup]) -> dict[str, Any]:
     answer: dict[str, Any] = {"components": {component: lookup.to_json() for component, lookup in found.items()}}
-    if git is not None:
-        answer["git"] = {"checkout": git.source, **git.to_json()}
+    if "nvml_mock" in git:
+        answer["git"] = {"checkout": git["nvml_mock"].source, **git["nvml_mock"].to_json()}
+    if "device_plugin" in git:
+        manifest = git["device_plugin"]
+        answer["manifests"] = {"device_plugin": {"source": manifest.source, **manifest.to_json()}}
     return answer
 
 
-def _print(found: Mapping[str, Lookup], git: Lookup | None, console: Console | None) -> None:
+def _print(found: Mapping[str, Lookup], git: Mapping[str, Lookup], console: Console | None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    table = Table("component", "pinned", "new", "new but excluded, because", "not understood", title="Chart versions")
-    rows = [*found.items(), *([("nvml_mock (git)", git)] if git else [])]
+    table = Table("component", "pinned", "new", "new but excluded, because", "not understood", title="Versions")
+    rows = [*found.items(), *((f"{component} (git)", lookup) for component, lookup in git.items())]
     for component, lookup in rows:
         table.add_row(component, lookup.pinned, *(Text(cell, style) for cell, style in _cells(lookup)))
     console.print(table)

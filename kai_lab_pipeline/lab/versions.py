@@ -117,8 +117,10 @@ RULES: Mapping[str, ComponentRules] = {
         ),
         suffix="-chart",
     ),
+    "device_plugin": ComponentRules(stable=_PLAIN, excluded=_COMMON),
 }
-"""Rules per chart component. Sources: KAI's and k8s-test-infra's publishing workflows, measured retraction of v0.20."""
+"""Rules per component; those of the device plugin are for the releases of k8s-test-infra that its manifest comes with.
+Sources: KAI's and k8s-test-infra's publishing workflows, measured retraction of v0.20."""
 
 SHORT_NAMES: Mapping[str, str] = {
     "kai_scheduler": "kai",
