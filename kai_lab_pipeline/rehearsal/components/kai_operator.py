@@ -14,7 +14,7 @@ from kai_lab_pipeline.rehearsal.components.certificates import self_signed
 from kai_lab_pipeline.rehearsal.components.informers import Key, key_of
 from kai_lab_pipeline.rehearsal.components.runtime import Controller, Sim, now
 
-NAMESPACE = "kai-scheduler"
+USUAL_NAMESPACE = "kai-scheduler"
 CONFIG = "kai-config"
 SCHEDULER = "kai-scheduler-default"
 _SECRETS = {
@@ -26,14 +26,24 @@ _CONFIG_OPERANDS_S = 1.0
 """The Config's operands follow the shard's by about a second (measured)."""
 
 
+def kai_namespace(sim: Sim) -> str:
+    """Where KAI's components are: the Config names the namespace of the release."""
+    config = sim.of("configs").get("", CONFIG)
+    return USUAL_NAMESPACE if config is None else str(config["spec"].get("namespace") or USUAL_NAMESPACE)
+
+
 class KaiController(Controller):
     """A controller inside one of KAI's own pods."""
 
     app = ""
 
-    def __init__(self, sim: Sim) -> None:
-        self.lives_in = (NAMESPACE, {"app": self.app})
-        super().__init__(sim)
+    @property
+    def namespace(self) -> str:
+        return kai_namespace(self.sim)
+
+    @property
+    def lives_in(self) -> tuple[str, Mapping[str, str]]:
+        return self.namespace, {"app": self.app}
 
 
 class Operator(KaiController):
@@ -53,7 +63,7 @@ class Operator(KaiController):
         return [("Config", str(config["metadata"]["name"])), *shards]
 
     def _owner_keys(self, obj: Object) -> list[Key]:
-        if obj["metadata"].get("namespace") != NAMESPACE:
+        if obj["metadata"].get("namespace") != self.namespace:
             return []
         references = obj["metadata"].get("ownerReferences") or []
         return [(ref["kind"], ref["name"]) for ref in references if ref["kind"] in ("Config", "SchedulingShard")]
@@ -84,7 +94,7 @@ class Operator(KaiController):
         kai = self.version()
         image = _image(config["spec"]["scheduler"]["service"]["image"])
         name = f"kai-scheduler-{shard['metadata']['name']}"
-        context = {"kai": kai, "namespace": NAMESPACE, "scheduler": name, "image": image}
+        context = {"kai": kai, "namespace": self.namespace, "scheduler": name, "image": image}
         configmap, service, deployment = charts.render("kai-shard.yaml.j2", **context)
         stored = await self._ensure_owned(configmap, shard)
         await self._ensure_owned(service, shard)
@@ -106,7 +116,7 @@ class Operator(KaiController):
         if self.sim.faults.on("scheduler_missing"):
             return True
         for shard in self.shards.all():
-            made = self.sim.of("deployments").get(NAMESPACE, f"kai-scheduler-{shard['metadata']['name']}")
+            made = self.sim.of("deployments").get(self.namespace, f"kai-scheduler-{shard['metadata']['name']}")
             if made is None or not (made["spec"]["template"]["metadata"].get("annotations") or {}):
                 return False
         return True
@@ -124,7 +134,7 @@ class Operator(KaiController):
                 await self._follow(made, obj)
         deployments = [obj for obj in objects if obj["kind"] == "Deployment"]
         missing = [d for d in deployments if not _available(self.sim.of("deployments").get(*key_of(d)))]
-        scheduler = self.sim.of("deployments").get(NAMESPACE, SCHEDULER)
+        scheduler = self.sim.of("deployments").get(self.namespace, SCHEDULER)
         text = "\n".join(f"Deployment [{obj['metadata']['name']}] is not available" for obj in missing)
         await self._report(config, not missing and _available(scheduler), text or "not available")
 
@@ -144,7 +154,7 @@ class Operator(KaiController):
         images = {part: _image(body["service"]["image"]) for part, body in spec.items() if _has_image(body)}
         return charts.render(
             "kai-operands.yaml.j2",
-            namespace=NAMESPACE,
+            namespace=self.namespace,
             images=images,
             stopped="binder" if faults.on("binder_down") else "",
             binder_args=binder_args(spec["binder"], hamicore),
@@ -160,22 +170,22 @@ class Operator(KaiController):
             return []
         bundles: dict[str, str] = {}
         for service, name in _SECRETS.items():
-            secret = self.sim.of("secrets").get(NAMESPACE, name)
+            secret = self.sim.of("secrets").get(self.namespace, name)
             if secret is None:
                 certificate, key = (
-                    base64.b64encode(part).decode() for part in self_signed(f"{service}.{NAMESPACE}.svc")
+                    base64.b64encode(part).decode() for part in self_signed(f"{service}.{self.namespace}.svc")
                 )
                 secret = await self.ensure(
                     {
                         "apiVersion": "v1",
                         "kind": "Secret",
                         "type": "kubernetes.io/tls",
-                        "metadata": {"name": name, "namespace": NAMESPACE},
+                        "metadata": {"name": name, "namespace": self.namespace},
                         "data": {"tls.crt": certificate, "tls.key": key},
                     }
                 )
             bundles[service] = secret["data"]["tls.crt"]
-        return charts.render("kai-webhooks.yaml.j2", namespace=NAMESPACE, bundles=bundles)
+        return charts.render("kai-webhooks.yaml.j2", namespace=self.namespace, bundles=bundles)
 
     async def _ensure_owned(self, obj: Object, owner: Object) -> Object:
         plural = resource_of(obj).plural

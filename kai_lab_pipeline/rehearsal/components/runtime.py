@@ -177,8 +177,6 @@ class Controller:
 
     name = ""
     """Name in events, field managers and logs."""
-    lives_in: tuple[str, Mapping[str, str]] | None = None
-    """Namespace and labels of the pod this controller runs in; None for what is always there."""
 
     def __init__(self, sim: Sim) -> None:
         self.sim = sim
@@ -203,6 +201,11 @@ class Controller:
     def wake_all(self) -> None:
         """Looks at everything again; overridden by controllers that live in a pod."""
 
+    @property
+    def lives_in(self) -> tuple[str, Mapping[str, str]] | None:
+        """Namespace and labels of the pod this controller runs in, as things are; None for what is always there."""
+        return None
+
     def own_pod(self) -> Object | None:
         if self.lives_in is None:
             return None
@@ -213,11 +216,10 @@ class Controller:
 
     def start(self) -> None:
         if self.lives_in is not None:
-            namespace, labels = self.lives_in
 
             def pod_changed(old: Object | None, new: Object | None) -> None:
-                pod = new or old or {}
-                meta = pod["metadata"]
+                namespace, labels = self.lives_in or ("", {})
+                meta = (new or old or {})["metadata"]
                 if meta.get("namespace") == namespace and all(
                     (meta.get("labels") or {}).get(k) == v for k, v in labels.items()
                 ):
