@@ -64,7 +64,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
         with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
-        with told(lambda error: diagnose_text(error.text())):
+        with told(lambda error: diagnose_text(error.text(), opened.backend.name)):
             results, source = _judge(opened, asset, wanted)
             if component is not None and VALUES_HAVE_EFFECT in wanted:
                 results = (*results, _values(opened, asset, component))

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from kai_lab_pipeline.clients.tools import Outcome, ToolError
 from kai_lab_pipeline.lab.diagnosis import Nature, diagnose_objects, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
 from kai_lab_pipeline.lab.diagnosis.model import Fact, filled
 from kai_lab_pipeline_tests.fault_samples import diagnosis_of, recorded, samples
 
+KIND_STEP = re.compile(
+    r"docker (?:exec|start|ps|logs|info|system|image|pull|save|events)|kind (?:load|export|get|delete|create)|"
+    r"kind\.\w|test-control-plane"
+)
+"""Steps that need docker's node on this machine, or the settings of backend kind."""
 BY_ID = {fault.id: fault for fault in FAULTS}
 STRUCTURAL = {
     "name", "namespace", "pod", "node", "queue", "deployment", "daemonset", "object_kind", "container", "image",
@@ -72,8 +78,38 @@ def test_every_place_in_a_remedy_can_be_filled(fault: Any) -> None:
     given = set(fault.defaults) | STRUCTURAL
     for sign in fault.signs:
         given |= set(sign.pattern.groupindex) if sign.pattern else set()
-    wanted = set(re.findall(r"\{([a-z_]+)\}", " ".join((fault.cause, *fault.remedy))))
+    wanted = set(re.findall(r"\{([a-z_]+)\}", " ".join((fault.cause, *fault.remedy, *fault.elsewhere))))
     assert wanted <= given
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_remedy_fits_what_the_lab_runs_on(fault: Any) -> None:
+    assert fault.remedy_on("kind") == fault.remedy_on("recorded") == fault.remedy_on("") == fault.remedy
+    # What docker and kind said themselves shows that they are in use; everywhere else there is no node of kind.
+    own = fault.id.startswith(("docker.", "kind."))
+    for backend in ("context", "rehearsal"):
+        steps = fault.remedy_on(backend)
+        assert steps, backend
+        of_kind = [step for step in steps if KIND_STEP.search(step)]
+        assert own or of_kind == [], backend
+    if not own:
+        assert "kubectl debug node" not in " ".join(fault.remedy_on("rehearsal")), "nobody can enter a simulated node"
+    if fault.elsewhere:
+        assert fault.remedy_on("context") == fault.elsewhere != fault.remedy
+
+
+def test_an_api_server_that_does_not_answer_is_looked_for_where_it_is() -> None:
+    text = "Error: Kubernetes cluster unreachable: Get https://10.0.0.1:6443: dial tcp 10.0.0.1:6443: connect: "
+    text += "connection refused"
+    [kind], [context], [rehearsal] = (diagnose_text(text, name).causes for name in ("kind", "context", "rehearsal"))
+    assert {kind.id, context.id, rehearsal.id} == {"kubernetes.api-down"}
+    assert "docker start kai-hami-test-control-plane" in kind.remedy
+    assert context.remedy == ("kubectl config view --minify", "kubectl cluster-info", "kai-lab status")
+    assert rehearsal.remedy[0] == "kai-lab status"
+    assert not KIND_STEP.search(" ".join((*context.remedy, *rehearsal.remedy)))
+    outcome = Outcome(("helm", "list"), 1, "", text)
+    assert "docker" not in ToolError(outcome, "No list", backend="context").next_step
+    assert "docker" in ToolError(outcome, "No list", backend="kind").next_step
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)

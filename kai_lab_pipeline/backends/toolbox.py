@@ -28,6 +28,7 @@ def lab_helm(settings: Settings, runner: Runner, cluster: Cluster) -> Helm:
         root=settings.root,
         mirrors=settings.mirrors,
         ca_file=settings.project_file(settings.ca_file) if settings.ca_file else None,
+        backend=settings.lab.backend,
     )
 
 

@@ -102,15 +102,19 @@ class Helm:
         root: Path,
         mirrors: Mapping[str, str] | None = None,
         ca_file: Path | None = None,
+        backend: str = "",
     ) -> None:
-        """`home` takes helm's own files; `root` is the folder against which local charts are named."""
+        """`home` takes helm's own files; `root` is the folder against which local charts are named.
+
+        `backend` is what the cluster is of, for remedies that fit it.
+        """
         self.context = context
         self._root = root
         self._mirrors = Mirrors(mirrors or {})
         self._ca_file = ca_file
         self._home = home
         self._target = ("--kubeconfig", str(kubeconfig), "--kube-context", context)
-        self._helm = Tool(runner, "helm", self._environment(None, None))
+        self._helm = Tool(runner, "helm", self._environment(None, None), backend)
         self._version: tuple[int, int, int] | None = None
 
     def version(self) -> tuple[int, int, int]:

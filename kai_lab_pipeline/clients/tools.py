@@ -74,7 +74,9 @@ class Hint:
 class ToolError(LabError):
     """A tool failed, with its own last words and, where they are known, the cause and the remedy."""
 
-    def __init__(self, outcome: Outcome, what: str, hints: Sequence[Hint] = (), *, next_step: str = "") -> None:
+    def __init__(
+        self, outcome: Outcome, what: str, hints: Sequence[Hint] = (), *, next_step: str = "", backend: str = ""
+    ) -> None:
         self.outcome = outcome
         self.command = command_line(outcome.command)
         self.exit_code_of_tool = outcome.exit_code
@@ -88,7 +90,7 @@ class ToolError(LabError):
                 self.cause, self.remedy = _fill(hint.cause, found), _fill(hint.remedy, found)
                 break
         else:
-            for known in diagnose_text(outcome.text).causes[:1]:
+            for known in diagnose_text(outcome.text, backend).causes[:1]:
                 self.fault, transient = known.id, known.transient
                 self.cause, self.remedy = redact(known.cause), redact("; ".join(known.remedy))
         super().__init__(
@@ -155,6 +157,8 @@ class Tool:
     runner: Runner
     name: str
     env: Mapping[str, str | None] | None = None
+    backend: str = ""
+    """What the lab runs on, for remedies that fit; empty where the tool itself tells (docker, kind)."""
 
     def call(
         self,
@@ -169,7 +173,7 @@ class Tool:
         """Run it; raises ToolError unless it exits 0. `what` says what could not be done."""
         outcome = self.attempt(*arguments, deadline_s=deadline_s, log=log, stdin=stdin, cwd=cwd)
         if outcome.exit_code != 0:
-            raise ToolError(outcome, what, hints)
+            raise ToolError(outcome, what, hints, backend=self.backend)
         return outcome
 
     def attempt(

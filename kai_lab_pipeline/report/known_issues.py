@@ -59,6 +59,9 @@ def _entry(fault: Fault) -> str:
     lines.append(f"`{fault.id}` · versions: {fault.versions} · {when}{kind}")
     lines += ["", _prose(fault.cause, fault), ""]
     lines += [f"- {_step(step, fault)}" for step in fault.remedy]
+    if fault.elsewhere:
+        lines += ["", "On a cluster that kind did not make:", ""]
+        lines += [f"- {_step(step, fault)}" for step in fault.elsewhere]
     if fault.links:
         lines += ["", f"Seen by others: {', '.join(f'<{link}>' for link in fault.links)}"]
     return "\n".join(lines) + "\n"

@@ -24,32 +24,32 @@ _WAITING = re.compile(r"^ {2}\w{1,40}: waiting for [^\n]*$", re.MULTILINE)
 """What kai-lab prints while it waits: mismatches that were usually gone a moment later."""
 
 
-def diagnose_text(text: str) -> Diagnosis:
+def diagnose_text(text: str, backend: str = "") -> Diagnosis:
     """What a text gives away: an error, a log, ``kubectl describe``, or JSON of objects, Lists, Status and helm.
 
-    Takes any text and never raises; runs in linear time.
+    Takes any text and never raises; runs in linear time. With a `backend` the remedies fit it.
     """
     plain = text.lstrip("\ufeff \t\r\n")
     if plain[:1] in ("{", "["):
         documents = json_documents(plain)
         if documents is not None and any(speaks(obj) for obj in islice(expanded(documents), MAX_OBJECTS)):
-            return diagnose_objects(documents)
+            return diagnose_objects(documents, backend)
     readable = cleaned(text)
     lines = readable.count("\n") + 1 if readable.strip() else 0
     looked_at = (f"{lines} line{'s' * (lines != 1)} of text",)
     about = context(readable)
     settled = _WAITING.sub("", readable)
-    return diagnose((), [(settled if settled.strip() else readable, about)], looked_at)
+    return diagnose((), [(settled if settled.strip() else readable, about)], looked_at, backend)
 
 
-def diagnose_objects(objects: Iterable[Any]) -> Diagnosis:
+def diagnose_objects(objects: Iterable[Any], backend: str = "") -> Diagnosis:
     """What decoded JSON or YAML objects (single ones, Lists, watch events, API Status, rows of helm list) give away."""
     found = [obj for obj in islice(expanded(objects), MAX_OBJECTS) if speaks(obj)]
     facts = [*relation_facts(found), *(fact for obj in found for fact in facts_of(obj))]
     counts = Counter(str(obj.get("kind") or "helm release") for obj in found)
     looked_at = [f"{count} {kind}" for kind, count in counts.most_common(8)]
     looked_at += [fact.line for fact in facts[:3]]
-    return diagnose(facts, (), looked_at)
+    return diagnose(facts, (), looked_at, backend)
 
 
 def diagnose_evidence(
@@ -68,9 +68,9 @@ def diagnose_evidence(
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",
         *evidence.notes[:3],
     ]
-    found = diagnose(facts, texts, looked_at)
+    found = diagnose(facts, texts, looked_at, evidence.backend)
     checks = [fact for fact in facts if fact.kind == "check"]
     if checks and not found.causes:
         # A check that does not hold has a cause, even where all else looks like the expected boundary.
-        return replace(found, causes=diagnose(checks).causes)
+        return replace(found, causes=diagnose(checks, backend=evidence.backend).causes)
     return found

@@ -53,7 +53,9 @@ def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[F
     if evidence.crossing:
         facts += _crossing_facts(evidence.crossing, facts, texts)
     settled = _without_settled(facts, newest.get("events", ()), unwell)
-    return [_as_reservation(fact) for fact in settled if not _reservation_retries(fact)], texts
+    node = {"node": evidence.node} if evidence.node else {}
+    told = [replace(fact, names={**node, **fact.names}) for fact in settled]
+    return [_as_reservation(fact) for fact in told if not _reservation_retries(fact)], texts
 
 
 def _newest(evidence: Evidence) -> dict[str, tuple[K8sObject, ...]]:

@@ -50,9 +50,15 @@ class _Found:
 
 
 def diagnose(
-    facts: Iterable[Fact], texts: Iterable[tuple[str, Mapping[str, str]]] = (), looked_at: Sequence[str] = ()
+    facts: Iterable[Fact],
+    texts: Iterable[tuple[str, Mapping[str, str]]] = (),
+    looked_at: Sequence[str] = (),
+    backend: str = "",
 ) -> Diagnosis:
-    """The causes that facts and texts (each with the names it is about) give away, best first."""
+    """The causes that facts and texts (each with the names it is about) give away, best first.
+
+    `backend` is what the lab runs on, where that is known: remedies fit it.
+    """
     found: dict[tuple[str, str], _Found] = {}
     for order, (fact, candidates) in enumerate((*_fact_hits(facts), *_text_hits(texts))):
         best = max(sign.specificity for _, sign, _ in candidates)
@@ -60,7 +66,7 @@ def diagnose(
             if sign.specificity == best:
                 entry = found.setdefault((fault.id, fact.subject), _Found(fault, fact.subject, order))
                 entry.add(fact, sign.specificity, names)
-    return _ranked(_merged(_without_symptoms(list(found.values()))), looked_at)
+    return _ranked(_merged(_without_symptoms(list(found.values()))), looked_at, backend)
 
 
 def _fact_hits(facts: Iterable[Fact]) -> list[tuple[Fact, list[_Hit]]]:
@@ -117,8 +123,8 @@ def _merged(found: Iterable[_Found]) -> list[_Found]:
     return list(out.values())
 
 
-def _ranked(ordered: Sequence[_Found], looked_at: Sequence[str]) -> Diagnosis:
-    causes = [_cause(entry) for entry in ordered]
+def _ranked(ordered: Sequence[_Found], looked_at: Sequence[str], backend: str) -> Diagnosis:
+    causes = [_cause(entry, backend) for entry in ordered]
 
     def of(nature: Nature) -> tuple[Cause, ...]:
         return tuple(cause for cause in causes if cause.nature is nature)
@@ -126,12 +132,12 @@ def _ranked(ordered: Sequence[_Found], looked_at: Sequence[str]) -> Diagnosis:
     return Diagnosis(of(Nature.FAULT), of(Nature.EXPECTED), of(Nature.HARMLESS), tuple(looked_at))
 
 
-def _cause(entry: _Found) -> Cause:
+def _cause(entry: _Found, backend: str) -> Cause:
     names = {**entry.fault.defaults, **{key: value for key, value in entry.names.items() if value}}
     return Cause(
         fault=entry.fault,
         cause=filled(entry.fault.cause, names, command=False),
-        remedy=tuple(filled(step, names, command=True) for step in entry.fault.remedy),
+        remedy=tuple(filled(step, names, command=True) for step in entry.fault.remedy_on(backend)),
         evidence=tuple(entry.lines[:EVIDENCE_LINES]),
         specificity=entry.specificity,
     )

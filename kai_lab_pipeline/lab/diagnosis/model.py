@@ -84,6 +84,16 @@ class Sign:
         return {key: value for key, value in found.groupdict().items() if value}
 
 
+MAKE_ANEW = "kai-lab run, without a scenario, makes the rehearsed cluster anew"
+"""What mends a simulated node, which nobody can log in to."""
+_NEEDS_KIND = re.compile(r"^(?:or )?docker (?!login\b|logout\b|manifest\b)|(?<![{\w])kind(?![}\w])")
+
+
+def needs_kind(step: str) -> bool:
+    """Whether a step of a remedy works on a cluster of kind only: it names kind, or looks into docker's node."""
+    return _NEEDS_KIND.search(step) is not None
+
+
 @dataclass(frozen=True)
 class Fault:
     """One known fault, with the words it is known by."""
@@ -94,7 +104,7 @@ class Fault:
     """The error text a person would search for."""
     cause: str
     remedy: tuple[str, ...]
-    """Commands or steps; ``{name}`` is filled in from what was seen."""
+    """Commands or steps; ``{name}`` is filled in from what was seen. Where kind made the cluster, all of them fit."""
     signs: tuple[Sign, ...]
     transient: bool = False
     """Goes away by itself or with a retry."""
@@ -107,6 +117,20 @@ class Fault:
     """Ids of faults that are only symptoms wherever they are seen, once this one is seen."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Names used in the remedy where the text does not give them."""
+    elsewhere: tuple[str, ...] = ()
+    """The remedy on a cluster that kind did not make, where leaving out the steps that do not fit would not do."""
+
+    def remedy_on(self, backend: str) -> tuple[str, ...]:
+        """The steps that fit a backend; all of them where it is kind, or where nothing is known of the cluster.
+
+        Only kind has a node in docker on this machine. What docker or kind themselves said shows that they are in use.
+        """
+        if backend not in ("context", "rehearsal") or self.id.startswith(("docker.", "kind.")):
+            return self.remedy
+        fitting = tuple(step for step in self.remedy if not needs_kind(step))
+        if fitting == self.remedy:
+            return fitting
+        return (*fitting, MAKE_ANEW) if backend == "rehearsal" else self.elsewhere or fitting
 
     @property
     def anchor(self) -> str:

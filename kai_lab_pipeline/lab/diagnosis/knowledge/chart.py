@@ -139,6 +139,10 @@ FAULTS: tuple[Fault, ...] = (
                 EXACT,
             ),
         ),
+        elsewhere=(
+            "kubectl version",
+            "Take a cluster with a newer Kubernetes, or an older chart",
+        ),
     ),
     Fault(
         id="chart.release-name",

@@ -16,3 +16,8 @@ ALL_VALUES = "Give that command all values again: a failed revision's own would 
 HEAL = "kai-lab run"
 """Rerun the lab: it heals failed and pending releases."""
 HELM_LIST = ("helm list -A -a", "With helm 4 leave -a away: it lists every state by itself")
+
+
+def on_node(command: str) -> str:
+    """A command on a node that is nobody's container here, in kubectl's words (1.31 and newer)."""
+    return f"kubectl debug node/{{node}} -it --image=busybox:1.37 -- chroot /host {command}"

@@ -44,6 +44,11 @@ FAULTS: tuple[Fault, ...] = (
             said("no configuration has been provided", at=EXACT),
         ),
         explains=("kubernetes.api-down", "kubernetes.unreachable", "net.*"),
+        elsewhere=(
+            "echo $KUBECONFIG",
+            "kubectl config get-contexts",
+            "Name the context in lab.context (KAI_LAB_CONTEXT)",
+        ),
     ),
     Fault(
         id="kubernetes.kubeconfig-broken",
@@ -58,6 +63,10 @@ FAULTS: tuple[Fault, ...] = (
         ),
         links=(f"{PYTHON}/issues/2394",),
         explains=("kubernetes.manifest-yaml", "kubernetes.unreachable"),
+        elsewhere=(
+            "kubectl --kubeconfig {file} config view",
+            "Get the cluster's kubeconfig anew from whoever made it",
+        ),
     ),
     Fault(
         id="kubernetes.exec-plugin",
@@ -86,6 +95,11 @@ FAULTS: tuple[Fault, ...] = (
             said("(401)", r"\(401\)\s*Reason: Unauthorized", NAMED),
         ),
         explains=("kubernetes.unreachable",),
+        elsewhere=(
+            "kubectl config current-context",
+            "kubectl auth whoami",
+            "Log in to the cluster again, then run it again",
+        ),
     ),
     Fault(
         id="kubernetes.tls",
@@ -97,6 +111,10 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             said("x509: ", r"(?:cluster unreachable|unable to connect to the server).{0,300}x509: ", NAMED),
             said("cluster unreachable: ", r"cluster unreachable: .{0,300}tls: ", NAMED),
+        ),
+        elsewhere=(
+            "kubectl config view --minify",
+            "Get the cluster's kubeconfig anew from whoever made it",
         ),
     ),
     Fault(
@@ -110,6 +128,7 @@ FAULTS: tuple[Fault, ...] = (
         versions="Python 3.13, clusters with older certificates",
         links=(f"{PYTHON}/issues/2394",),
         explains=("net.*", "kubernetes.tls"),
+        elsewhere=("Use Python 3.12, or a cluster whose certificates are newer",),
     ),
     Fault(
         id="kubernetes.api-down",
@@ -152,6 +171,11 @@ FAULTS: tuple[Fault, ...] = (
         defaults={"address": "its address"},
         explains=("net.*", "kubernetes.unreachable"),
         links=("https://github.com/kubernetes-sigs/kind/issues/3071",),
+        elsewhere=(
+            "kubectl config view --minify",
+            "kubectl cluster-info",
+            "kai-lab status",
+        ),
     ),
     Fault(
         id="kubernetes.name-unresolved",

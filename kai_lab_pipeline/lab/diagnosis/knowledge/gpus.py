@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import on_node
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, said, seen
 
 PLUGIN = "https://github.com/NVIDIA/k8s-device-plugin/issues"
@@ -31,6 +32,12 @@ FAULTS: tuple[Fault, ...] = (
         links=(f"{PLUGIN}/856", f"{PLUGIN}/1371"),
         explains=_SYMPTOMS,
         explains_all=("gpu.plugin-pod", "gpu.count", "workload.not-ready"),
+        elsewhere=(
+            on_node("ls -l /var/lib/nvml-mock/driver/usr/lib64"),
+            "kubectl get pods -A -l app.kubernetes.io/name=nvml-mock",
+            "kubectl apply -f manifests/device-plugin.yaml",
+            "kubectl logs -n kube-system -l name=nvidia-device-plugin-mock --tail=50",
+        ),
     ),
     Fault(
         id="gpu.mock-symbols",
@@ -53,6 +60,10 @@ FAULTS: tuple[Fault, ...] = (
             f"{PLUGIN}/1371",
         ),
         explains=_SYMPTOMS,
+        elsewhere=(
+            on_node("ls -l /var/lib/nvml-mock/driver/usr/lib64"),
+            "Take image, chart and device plugin of one pinned set: v0.3.0, 0.3.0, v0.18.2",
+        ),
     ),
     Fault(
         id="gpu.plugin-strategy",
@@ -153,6 +164,11 @@ FAULTS: tuple[Fault, ...] = (
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="nvml_mock_release.daemonset_ready", at=SYMPTOM),),
         links=(f"{MOCK}/issues/505",),
         explains_all=("workload.not-ready", "gpu.present-label"),
+        elsewhere=(
+            "kubectl describe pods -l app.kubernetes.io/name=nvml-mock",
+            on_node("crictl images"),
+            "Push the mock's image to a registry that the nodes can pull from (image.nvml_mock.name)",
+        ),
     ),
     Fault(
         id="gpu.mock-setup",

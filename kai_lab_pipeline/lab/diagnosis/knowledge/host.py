@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import on_node
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, Fault, Nature, said, seen
 
 KIND = "https://github.com/kubernetes-sigs/kind"
@@ -45,6 +46,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         versions="Kubernetes 1.35 and newer",
         explains=("kind.kubelet",),
+        elsewhere=("Take a cluster whose nodes have cgroup v2, or Kubernetes 1.34 or older",),
     ),
     Fault(
         id="host.cgroup-v1",
@@ -74,6 +76,10 @@ FAULTS: tuple[Fault, ...] = (
             said("the node had condition: [diskpressure]", at=NAMED),
         ),
         explains_all=("pod.evicted", "kai.unschedulable", "pod.unschedulable"),
+        elsewhere=(
+            "kubectl describe node {node}",
+            on_node("df -h"),
+        ),
     ),
     Fault(
         id="host.memory-pressure",
@@ -112,6 +118,11 @@ FAULTS: tuple[Fault, ...] = (
         remedy=("date -u", "timedatectl status", "If the clock is right: kind delete cluster and run the lab again"),
         signs=(said("certificate has expired or is not yet valid", at=EXACT),),
         explains=("webhook.*", "registry.tls", "kubernetes.tls"),
+        elsewhere=(
+            "date -u",
+            "timedatectl status",
+            "If the clock is right: renew the cluster's certificates",
+        ),
     ),
     Fault(
         id="host.proxy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import on_node
 from kai_lab_pipeline.lab.diagnosis.knowledge.pods import NOT_RUNNING
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, SYMPTOM, Fault, said, seen
 
@@ -26,6 +27,10 @@ FAULTS: tuple[Fault, ...] = (
         ),
         explains=("pod.image-pull",),
         explains_all=NOT_RUNNING,
+        elsewhere=(
+            on_node("crictl images"),
+            "Correct the image or its tag, or push {image} to a registry that the nodes can pull from",
+        ),
     ),
     Fault(
         id="pod.image-pull",
@@ -51,6 +56,11 @@ FAULTS: tuple[Fault, ...] = (
         defaults={**_DEFAULTS, "image": "of the pod"},
         explains=("pod.unready",),
         explains_all=NOT_RUNNING,
+        elsewhere=(
+            "kubectl describe pod -n {namespace} {pod}",
+            on_node("crictl pull {image}"),
+            "Without internet: give a mirror in lab.toml [mirrors], and the nodes one of their own",
+        ),
     ),
     Fault(
         id="pod.image-never",
@@ -69,6 +79,10 @@ FAULTS: tuple[Fault, ...] = (
                 EXACT,
             ),
             said("errimageneverpull", at=NAMED),
+        ),
+        elsewhere=(
+            on_node("crictl images"),
+            "Push {image} to a registry that the nodes can pull from, and set imagePullPolicy IfNotPresent",
         ),
     ),
     Fault(
@@ -165,5 +179,10 @@ FAULTS: tuple[Fault, ...] = (
         ),
         transient=True,
         defaults=_DEFAULTS,
+        elsewhere=(
+            "kubectl describe pod -n {namespace} {pod}",
+            "kubectl get pods -n kube-system",
+            on_node("journalctl -u containerd -n 50"),
+        ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kai_lab_pipeline.lab.diagnosis.knowledge.commands import HELM_LIST, ISOLATOR_UPGRADE
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import HELM_LIST, ISOLATOR_UPGRADE, on_node
 from kai_lab_pipeline.lab.diagnosis.model import EXACT, GENERIC, NAMED, Fault, Nature, said, seen
 
 _WEBHOOK = (
@@ -101,6 +101,11 @@ FAULTS: tuple[Fault, ...] = (
         ),
         links=("https://github.com/Project-HAMi/HAMi/issues/1346",),
         defaults={"library": "/usr/local/vgpu/libvgpu.so"},
+        elsewhere=(
+            on_node("ls -l /usr/local/vgpu"),
+            "kubectl rollout status -n kai-resource-isolator daemonset/kai-resource-isolator-libsync",
+            "kubectl exec POD -- ls -l {library}",
+        ),
     ),
     Fault(
         id="isolator.nvml-on-scrape",

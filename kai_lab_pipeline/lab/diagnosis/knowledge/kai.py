@@ -246,6 +246,10 @@ FAULTS: tuple[Fault, ...] = (
         cause="This Kubernetes was not tested with the lab's charts: {why}",
         remedy=("kubectl version", "Name a newer node image: kind.node_image in lab.toml (KAI_LAB_NODE_IMAGE)"),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="cluster.kubernetes_version_supported", at=CLASS),),
+        elsewhere=(
+            "kubectl version",
+            "Take a cluster with another Kubernetes",
+        ),
     ),
     Fault(
         id="lab.shared-pod-absent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import on_node
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 _LOOK = ("kubectl describe pod -n {namespace} {pod}", "kubectl logs -n {namespace} {pod} --all-containers --previous")
@@ -289,6 +290,11 @@ FAULTS: tuple[Fault, ...] = (
         transient=True,
         defaults={"node": "kai-hami-test-control-plane", "why": "see its conditions"},
         explains_all=("pod.node-starting", "pod.unschedulable", "pod.sandbox"),
+        elsewhere=(
+            "kubectl describe node {node}",
+            "kubectl get pods -n kube-system -o wide",
+            on_node("journalctl -u kubelet --no-pager -n 50"),
+        ),
     ),
     Fault(
         id="workload.none-wanted",
@@ -299,7 +305,7 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "kubectl get {workload} -n {namespace} {name} -o jsonpath='{.spec.template.spec.nodeSelector}'",
             "kubectl get nodes --show-labels",
-            "kubectl label node kai-hami-test-control-plane nvidia.com/gpu.present=true",
+            "kubectl label node {node} nvidia.com/gpu.present=true",
         ),
         signs=(
             seen("workload", state="none_wanted", object_kind="DaemonSet"),
@@ -309,7 +315,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/NVIDIA/k8s-test-infra/issues/505",
             "https://github.com/NVIDIA/k8s-test-infra/pull/534",
         ),
-        defaults={**_DEFAULTS, "workload": "daemonset"},
+        defaults={**_DEFAULTS, "workload": "daemonset", "node": "kai-hami-test-control-plane"},
         explains_all=(
             "gpu.mock-pods",
             "gpu.plugin-pod",

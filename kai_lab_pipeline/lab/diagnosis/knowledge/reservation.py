@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_CROSSING
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import KAI_CROSSING, on_node
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler/issues"
@@ -74,6 +74,11 @@ FAULTS: tuple[Fault, ...] = (
         explains=_SYMPTOMS,
         explains_all=("boundary.reservation-timeout",),
         defaults=_POD,
+        elsewhere=(
+            "kubectl get pods -n kai-resource-reservation -w",
+            "kubectl logs -n kai-resource-reservation {pod} --previous",
+            on_node("ls -l /var/lib/nvml-mock/driver/usr/lib64"),
+        ),
     ),
     Fault(
         id="boundary.device-count",
@@ -179,6 +184,10 @@ FAULTS: tuple[Fault, ...] = (
         explains=("pod.image-pull", "pod.image-not-found", "pod.unready"),
         explains_all=("boundary.reservation-timeout",),
         defaults={**_POD, "image": "of the release"},
+        elsewhere=(
+            "kubectl describe pod -n kai-resource-reservation {pod}",
+            on_node("crictl pull {image}"),
+        ),
     ),
     Fault(
         id="kai.binding-failed",
