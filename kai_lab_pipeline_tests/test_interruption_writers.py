@@ -73,7 +73,7 @@ def test_a_run_of_the_ui_is_refused_as_well(made: LabProject, holder: Run) -> No
 def test_status_shows_the_writer(made: LabProject, holder: Run) -> None:
     writer = made.call("status", "--json").json["writer"]
     assert writer["pid"] == holder.process.pid
-    assert writer["purpose"].startswith("materialising ")
+    assert writer["purpose"] == f"run {writer['owner'][:8]} of build_lab"
 
 
 def test_the_first_one_goes_on_after_that_as_if_nothing_had_been(made: LabProject, holder: Run) -> None:

@@ -18,6 +18,7 @@ from dagster._core.system_config.objects import ResolvedRunConfig
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, lab_of_run
+from kai_lab_pipeline.automation.quick_history import quick_history
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.mendable import MENDABLE
 
@@ -31,9 +32,7 @@ IN_PROCESSES = dg.multiprocess_executor.configured(
 def lab_executor(settings: Settings, groups: Sequence[Group]) -> dg.ExecutorDefinition:
     """The executor of the project's jobs."""
     # A process per step costs more than a whole step of the rehearsal; real steps take minutes and overlap.
-    if settings.lab.backend == "rehearsal":
-        return dg.in_process_executor
-    return holding(IN_PROCESSES, groups)
+    return holding(dg.in_process_executor if settings.lab.backend == "rehearsal" else IN_PROCESSES, groups)
 
 
 def holding(inner: dg.ExecutorDefinition, groups: Sequence[Group]) -> dg.ExecutorDefinition:
@@ -74,7 +73,8 @@ class _Holding(dg.Executor):
             # The first step meets the same and tells it. It is done in this process, so that a lab that has become
             # free meanwhile is held by the whole run as well.
             executor = InProcessExecutor(self.retries)
-        yield from executor.execute(plan_context, execution_plan)
+        with quick_history():
+            yield from executor.execute(plan_context, execution_plan)
 
 
 def _hold(context: PlanOrchestrationContext, group: Group) -> None:

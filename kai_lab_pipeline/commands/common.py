@@ -58,8 +58,10 @@ def dagster_instance(settings: Settings) -> Iterator[DagsterInstance]:
     import dagster as dg
     from sqlalchemy.exc import DBAPIError
 
+    from kai_lab_pipeline.automation.quick_history import quick_history
+
     try:
-        with dg.DagsterInstance.get() as instance:
+        with quick_history(), dg.DagsterInstance.get() as instance:
             yield instance
     except DBAPIError as error:
         raise LabError(
