@@ -48,7 +48,7 @@ def test_a_built_lab_is_in_sync(lab: LivingLab) -> None:
         ),
         ("lab.toml", 'version = "0.3.0"', 'version = "0.2.1"', {"charts/nvml_mock", "nvml_mock_release"}),
         ("lab.toml", "gpu_memory_mib = 40960", "gpu_memory_mib = 30000", {"labelled_node"}),
-        ("lab.toml", 'git_ref = "v0.3.0"', 'git_ref = "v0.4.0"', {"nvml_mock_image"}),
+        ("lab.toml", 'git_ref = "v0.3.0"\nsource', 'git_ref = "v0.4.0"\nsource', {"nvml_mock_image"}),
         ("lab.toml", "idle_stop_s = 1800", "idle_stop_s = 900", set()),
     ],
 )

@@ -244,3 +244,15 @@ def test_other_labs_of_the_project_keep_their_history(tmp_path: Path) -> None:
         other = LivingLab(lab.folder, lab.variables | {"KAI_LAB_NAME": "another-lab"}, instance=lab.instance)
         assert other.do("tear_down").success
         assert lab.states()["cluster"].sync is Sync.IN_SYNC
+
+
+def test_a_cluster_of_another_lab_made_in_between_is_not_this_one_rebuilt(tmp_path: Path) -> None:
+    with living_lab(tmp_path, built=False) as lab:
+        assert lab.remake("cluster", "nvidia_runtime_class").success
+        other = LivingLab(lab.folder, lab.variables | {"KAI_LAB_NAME": "another-lab"}, instance=lab.instance)
+        try:
+            assert other.remake("cluster").success
+        finally:
+            other.forget_cluster()
+        assert lab.remake("cluster").changed == ()
+        assert lab.states()["nvidia_runtime_class"].sync is Sync.IN_SYNC

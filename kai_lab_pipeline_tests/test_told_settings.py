@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dagster as dg
 import pytest
 
 from kai_lab_pipeline.definitions import build_definitions
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.state import LabState
 from kai_lab_pipeline_tests.lab_project import LabProject, make_project
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -55,6 +59,15 @@ def test_a_broken_lab_toml_is_told_by_the_checks_of_the_machine_and_the_report(
     job = dg.define_asset_job("one_check", selection=selection)
     said = failures(dg.Definitions.merge(broken[1], dg.Definitions(jobs=[job])), "one_check")
     assert [text.endswith(SENTENCE) for text in said.values()] == [True], said
+
+
+def test_a_damaged_memory_of_the_cluster_is_as_none(tmp_path: Path) -> None:
+    settings = make_project(tmp_path / "project").settings
+    LabState.of(settings).open()
+    (settings.lab_dir / "nature.json").write_text('{"crossing": ', encoding="utf-8")
+    lab = Lab(settings, "run", lambda _: None)
+    with mock.patch.object(type(lab.backend), "crossing", side_effect=LabError("no cluster")):
+        assert (lab.expectations.crossing, dict(lab.skipped)) == (None, {})
 
 
 def test_a_lab_toml_that_may_not_be_read_is_told(tmp_path: Path) -> None:

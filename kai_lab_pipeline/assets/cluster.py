@@ -6,7 +6,7 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import Step, lab_asset
-from kai_lab_pipeline.assets.versions import mark_gone, materialised
+from kai_lab_pipeline.assets.versions import last_made_here, mark_gone, materialised_in
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.workbench.lab import descendants
 
@@ -38,7 +38,9 @@ def cluster_assets(group: Group) -> list[dg.AssetsDefinition]:
 def _tell_rebuilt(step: Step, incarnation: str) -> None:
     """What stood on another incarnation of the cluster is no longer there: it must not look as if it were."""
     instance = step.context.instance
-    before = None if step.group.partitions is not None else materialised(instance, step.group, "cluster")
+    if step.group.partitions is not None:
+        return
+    before = materialised_in(last_made_here(instance, step.group, "cluster"))
     known = None if before is None else before.metadata.get("incarnation")
     if known is None or known.value == incarnation:
         return

@@ -85,10 +85,11 @@ class Lab:
         try:
             crossing, skipped = self.backend.crossing(), dict(self.backend.skips())
         except LabError:
-            if not memory.exists():
-                return self.settings.boundary.crossing, {}
-            known = json.loads(memory.read_text(encoding="utf-8"))
-            return known["crossing"], dict(known["skipped"])
+            try:
+                known = json.loads(memory.read_text(encoding="utf-8"))
+                return known["crossing"], dict(known["skipped"])
+            except (FileNotFoundError, ValueError, KeyError, TypeError):
+                return self.settings.boundary.crossing, {}  # nothing remembered, or nothing that can be understood
         if self.state.folder.is_dir() and (crossing or skipped):
             write_atomic(memory, json.dumps({"crossing": crossing, "skipped": skipped}))
         return crossing, skipped
