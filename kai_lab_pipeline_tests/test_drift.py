@@ -15,7 +15,7 @@ from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.checks import alone_patience_s
 from kai_lab_pipeline.clients.helm import Helm, nested
 from kai_lab_pipeline.clients.kubernetes import Cluster
-from kai_lab_pipeline.rehearsal.client import RESOURCES, patch_request
+from kai_lab_pipeline.rehearsal.client import RESOURCES, create_request, patch_request
 from kai_lab_pipeline.rehearsal.components.kai_binder import ALLOCATION_TIMEOUT_S
 from kai_lab_pipeline.settings import Chart
 from kai_lab_pipeline.workbench.drift import drift_of, owner_of
@@ -98,6 +98,30 @@ def test_a_component_scaled_down_by_hand_comes_back_with_its_release(lab: Living
     assert "seven_components_running" in ran.said["kai_release"]
     assert drift_of(lab.lab(), "kai_release") == []
     assert lab.not_in_sync() == {}
+
+
+def test_what_somebody_else_runs_in_the_mock_s_namespace_is_no_drift_of_it(lab: LivingLab) -> None:
+    labels = {"app": "their-app"}
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "their-app", "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}},
+        },
+    }
+    with lab.cluster() as cluster:
+        cluster.api.send(create_request(theirs, "kubectl-create"))
+        try:
+            assert drift_of(lab.lab(), "nvml_mock_release") == []
+            by_hand(lab, "daemonsets", "nvml-mock", {"spec": {"minReadySeconds": 5}}, "kubectl-edit", "default")
+            (drift,) = drift_of(lab.lab(), "nvml_mock_release")
+            assert drift.what == "DaemonSet nvml-mock: spec.minReadySeconds is 5"
+        finally:
+            by_hand(lab, "daemonsets", "nvml-mock", {"spec": {"minReadySeconds": None}}, "kubectl-edit", "default")
+            cluster.delete("daemonsets", "their-app", "default")
+    assert drift_of(lab.lab(), "nvml_mock_release") == []
 
 
 def test_a_runtime_class_deleted_by_hand_is_made_again(lab: LivingLab) -> None:

@@ -238,7 +238,7 @@ def test_tool_error_names_command_cause_and_remedy() -> None:
     hints = (Hint(r"port (?P<port>\d+) is taken", "port {port} is taken", "free {port}"),)
     error = ToolError(Outcome(("kind", "create", "--token", "abc"), 125, stderr="x\nport 6443 is taken"), "No", hints)
     assert error.text().splitlines() == [
-        "No: port 6443 is taken",
+        "No: port 6443 is taken (exit code 125)",
         "Where: kind create --token ***",
         "Last seen: x",
         "port 6443 is taken",

@@ -76,7 +76,8 @@ def test_recorded_failures_become_errors_with_cause_and_remedy(tool: str, case: 
     error = failure(tool, case)
     assert error.fault == fault
     assert cause in error.cause
-    assert error.what == f"It failed: {error.cause}"
+    assert error.what == f"It failed: {error.cause} (exit code {error.exit_code_of_tool})"
+    assert error.exit_code_of_tool != 0
     assert error.next_step == error.remedy != ""
     assert len(error.tail.splitlines()) <= 12
     assert error.exit_code == 3

@@ -94,7 +94,7 @@ class ToolError(LabError):
                 self.fault, transient = known.id, known.transient
                 self.cause, self.remedy = redact(known.cause), redact("; ".join(known.remedy))
         super().__init__(
-            f"{what}: {self.cause}" if self.cause else f"{what} (exit code {outcome.exit_code})",
+            f"{what}{f': {self.cause}' if self.cause else ''} (exit code {outcome.exit_code})",
             where=self.command,
             seen=self.tail or f"nothing but exit code {outcome.exit_code}",
             next_step=self.remedy or "Read the last lines above; the same command can be run by hand.",

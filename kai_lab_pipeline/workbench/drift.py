@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, ApiError, Cluster
 from kai_lab_pipeline.lab.spec import RELEASED
 from kai_lab_pipeline.workbench.apply import MANIFESTS, content_of
@@ -92,10 +93,12 @@ def _of_release(lab: Lab, cluster: Cluster, asset: str) -> Iterator[Drift]:
     if not any(row["namespace"] == chart.namespace for row in rows):
         yield Drift(asset, f"helm release {chart.release} is not in namespace {chart.namespace}")
         return
+    # What a chart's own controller makes carries no name of a release; in a namespace of everybody, nor does theirs.
+    unnamed = None if chart.namespace in SHARED_NAMESPACES else chart.release
     for resource in _OF_RELEASES:
         for obj in cluster.objects(resource, namespace=chart.namespace):
             marks = obj["metadata"].get("annotations") or {}
-            if marks.get("meta.helm.sh/release-name", chart.release) != chart.release:
+            if marks.get("meta.helm.sh/release-name", unnamed) != chart.release:
                 continue
             for path, manager, when in _by_hand(obj):
                 what = f"{obj['kind']} {obj['metadata']['name']}: {'.'.join(path)} is {_value(obj, path)}"
