@@ -51,6 +51,17 @@ def test_a_set_that_held_and_broke_once_is_run_again() -> None:
     assert reasons(history) == {key(KAI_18): Reason.RERUN}
 
 
+def test_what_one_version_breaks_alone_is_confirmed_there_and_not_in_the_combination() -> None:
+    history = [record({}), record(KAI_18, [7]), record(MOCK_4), record(BOTH, [7])]
+    assert reasons(history) == {key(KAI_18): Reason.RERUN}
+    more = [record({}), record(KAI_18, [7]), record(MOCK_4), record(BOTH, [6, 7])]
+    assert reasons(more) == {key(KAI_18): Reason.RERUN, key(BOTH): Reason.RERUN}, "claim 6 breaks only together"
+    chance = [*history, record(KAI_18, night=1)]
+    assert reasons(chance) == {key(BOTH): Reason.RERUN}, "alone it was chance: that explains nothing"
+    other_lane = [record({}), record(KAI_18), record(MOCK_4), record(KAI_18, [7], lane=Lane.UPGRADE), record(BOTH, [7])]
+    assert key(BOTH) in reasons(other_lane)
+
+
 def test_a_chart_that_was_pushed_again_makes_its_sets_due() -> None:
     known = {"kai_scheduler": "sha256:a", "nvml_mock": "sha256:n"}
     history = [record({}), record(KAI_18, digests=known), record(MOCK_4), record(BOTH, digests=known)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,3 +117,35 @@ def test_the_schedule_runs_what_has_no_verdict_yet(project: LabProject) -> None:
         assert keys
         assert not keys & judged
         assert keys <= set(instance.get_dynamic_partitions("version_sets"))
+
+
+def test_ctrl_c_ends_the_night_and_not_just_one_of_its_labs(tmp_path: Path) -> None:
+    made = make_project(tmp_path / "project")
+    state = made.settings.state_root
+    night = subprocess.Popen(
+        [sys.executable, "-m", "kai_lab_pipeline.cli", "nightly"],
+        cwd=made.folder,
+        env=made.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 120
+        while not list(state.glob("*/steps/*/cluster.json")):  # the first lab is being built
+            assert night.poll() is None
+            assert time.monotonic() < until, "no cluster was made"
+            time.sleep(0.05)
+        night.send_signal(signal.SIGINT)
+        said, _ = night.communicate(timeout=120)
+    finally:
+        night.kill()
+        night.wait()
+    assert night.returncode == 130, said
+    assert "Interrupted; the next run goes on from here." in said
+    assert "[1/" in said
+    assert "[2/" not in said
+    assert Nights(made.settings).records() == []
+    assert not list(state.glob("*/rehearsal/server.json")), "the interrupted candidate's cluster is left"
+    assert made.run("down", "--all").code == 0

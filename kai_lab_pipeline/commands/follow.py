@@ -108,7 +108,7 @@ class Follower:
 
     def _failed(self, name: str, entry: EventLogEntry, *, is_check: bool) -> None:
         data = entry.get_dagster_event().step_failure_data
-        if data.error is not None and data.error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt"):
+        if is_interrupt(data):
             self.interrupted = True
             self._out.print(f"[bold red]✗[/] {name}: interrupted")
             return
@@ -171,3 +171,8 @@ def print_failure(out: Console, name: str, error: LabError) -> None:
 
 def asset_of(step: str) -> str:
     return step.removeprefix("lab_").removesuffix("_checks").replace("__", "/")
+
+
+def is_interrupt(data: Any) -> bool:
+    """Whether a step failed because somebody pressed Ctrl-C, or ended the process in order."""
+    return data.error is not None and data.error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt")

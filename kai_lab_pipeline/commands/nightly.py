@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
 from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, instance_for_runs, settings_with
+from kai_lab_pipeline.commands.follow import is_interrupt
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly, Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
@@ -116,6 +117,8 @@ def _run_one(settings: Settings, nights: Nights, instance: dg.DagsterInstance, k
         run_id, judged = result.run_id, result.success
     finally:
         _clean_up(settings, stored, out, judged=judged)
+    if any(event.is_step_failure and is_interrupt(event.step_failure_data) for event in result.all_events):
+        raise KeyboardInterrupt  # Dagster has turned it into a failed step: the night ends, not this one run
     records = nights.records()[before:]
     if not records:
         out.print(f"  no verdict: run {run_id[:8]} ended before its report; it is tried again", markup=False)

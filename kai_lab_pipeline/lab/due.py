@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kai_lab_pipeline.lab.attribution import FAILURES
+from kai_lab_pipeline.lab.attribution import FAILURES, Cell
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row
 from kai_lab_pipeline.lab.version_sets import VersionSet
 from kai_lab_pipeline.lab.versions import helm_version
@@ -42,19 +42,22 @@ def due(
     """What has no verdict yet, in the order of `candidates`; what was never tried comes before what is tried again.
 
     `digests` are what the registries say now: component -> tag -> digest. A set that has a verdict for the content of
-    today, confirmed where it is a bad one, is not due.
+    today, confirmed where it is a bad one, is not due. Versions together that break what one of them breaks alone need
+    no confirmation of their own.
     """
     rows = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
     now = {
         component: {helm_version(tag): found for tag, found in tags.items()}
         for component, tags in (digests or {}).items()
     }
-    found = (_due(candidate, rows.get(candidate.key), now) for candidate in candidates)
+    found = (_due(candidate, rows.get(candidate.key), now, list(rows.values())) for candidate in candidates)
     order = list(Reason)
     return tuple(sorted((one for one in found if one is not None), key=lambda one: order.index(one.reason)))
 
 
-def _due(candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[str, str]]) -> Due | None:
+def _due(
+    candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[str, str]], rows: Sequence[Row]
+) -> Due | None:
     if row is None:
         return Due(candidate, Reason.NEW, f"new: {candidate.description}")
     judged = [record for record in row.records if record.judged]
@@ -69,10 +72,24 @@ def _due(candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[s
     shaky = [
         str(cell.claim)
         for cell in row.cells  # the charts' values are no matter of chance
-        if (cell.kind in FAILURES or cell.needs_rerun) and cell.attempts < 2
+        if (cell.kind in FAILURES or cell.needs_rerun) and cell.attempts < 2 and not _explained(row, cell, rows)
     ]
     if shaky:
         return Due(
             candidate, Reason.RERUN, f"broken in one attempt (claims {', '.join(shaky)}): once more, to tell chance"
         )
     return None
+
+
+def _explained(row: Row, cell: Cell, rows: Sequence[Row]) -> bool:
+    """Whether one of the versions that move together breaks the claim alone, and is run again for it."""
+    alone = [
+        other
+        for other in rows
+        if len(row.version_set.moved) > 1
+        and other.version_set.lane is row.version_set.lane
+        and len(other.version_set.moved) == 1
+        and set(other.version_set.moved) <= set(row.version_set.moved)
+        and all(other.version_set.versions[name] == row.version_set.versions[name] for name in other.version_set.moved)
+    ]
+    return any(one.claim == cell.claim and one.kind in FAILURES for other in alone for one in other.cells)

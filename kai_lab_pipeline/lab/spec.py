@@ -29,6 +29,14 @@ RELEASED: Mapping[str, str] = {
     "kai_resource_isolator": "isolator_release",
 }
 """Components that are chart releases, and the asset of each."""
+GPU_GATES = (
+    "nvml_mock_release.daemonset_ready",
+    "nvml_mock_release.gpu_present_label",
+    "device_plugin.eight_whole_gpus",
+)
+"""Checks without which no node advertises GPUs."""
+NEED_GPUS = ("device_plugin", "labelled_node", "whole_gpu_pod", "shared_gpu_pod")
+"""Assets that cannot be in order then. The boundary is not one: how it fails is to be seen in its own time."""
 VALUES_HAVE_EFFECT = "values_have_effect"
 """Name of the check on each of a candidate's chart releases. It is part of no claim: it judges charts, no cluster."""
 

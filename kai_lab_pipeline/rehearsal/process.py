@@ -91,7 +91,7 @@ def stop(state_dir: Path, *, forget: bool = False) -> bool:
     with _locked(state_dir):
         record = _alive(state_dir)
         if record is not None:
-            _stop_process(state_dir, record)
+            _stop_process(state_dir, record, at_once=forget)
         if forget:
             try:
                 for name in state.ALL:
@@ -211,9 +211,10 @@ def _tail(log: Path, lines: int = 8) -> str:
     return " | ".join(text.splitlines()[-lines:]) or "(empty)"
 
 
-def _stop_process(state_dir: Path, record: dict[str, Any]) -> None:
+def _stop_process(state_dir: Path, record: dict[str, Any], *, at_once: bool = False) -> None:
+    """End the server; `at_once` where its state goes too, so that there is nothing to end in order."""
     pid = record["pid"]
-    for number, patience in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+    for number, patience in ((signal.SIGTERM, 0.0 if at_once else STOP_S), (signal.SIGKILL, STOP_S)):
         with contextlib.suppress(ProcessLookupError):
             try:
                 os.kill(pid, number)

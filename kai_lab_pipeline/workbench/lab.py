@@ -17,7 +17,7 @@ from kai_lab_pipeline.clients import bundle
 from kai_lab_pipeline.lab import judge as judging
 from kai_lab_pipeline.lab.errors import Blocked, LabError
 from kai_lab_pipeline.lab.evidence import Evidence, Observation
-from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM, Expectations
+from kai_lab_pipeline.lab.spec import CHECKS, GPU_GATES, NEED_GPUS, UPSTREAM, Expectations
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import Applier
@@ -168,6 +168,19 @@ class Lab:
                 log=self.log,
                 only=only,
             )
+
+    def without_gpus(self, asset: str) -> str:
+        """The check by which this run knows that the GPUs are not there which `asset` needs; empty otherwise."""
+        if asset not in NEED_GPUS:
+            return ""
+        for name in GPU_GATES:
+            upstream = name.partition(".")[0]
+            seen = self.seen_in_this_run(upstream) if upstream in ancestors(asset) else None
+            if seen is not None and any(
+                result.name == name and result.verdict is Verdict.BROKEN for result in self.judge_asset(upstream, seen)
+            ):
+                return name
+        return ""
 
     def keep(self, asset: str, observation: Observation) -> Path:
         """Write an observation into this run's bundle; returns the asset's folder."""

@@ -61,7 +61,8 @@ def settle(
     """
     started = time.monotonic()
     cycle_s = max(LEAST_GAP_S, SCHEDULER_CYCLE_S * observer.backend.time_scale)
-    patience_s = cycle_s if asset in READ_AGAIN else 5 * cycle_s
+    # Often enough for the least looks within the deadline: what never comes must not take longer than that.
+    patience_s = cycle_s if asset in READ_AGAIN else min(5 * cycle_s, max(LEAST_GAP_S, deadline_s / LEAST_LOOKS))
     looks, last_said = 0, ""
     with _Changes(observer.cluster, WATCHED[asset]) as changes:
         while True:
