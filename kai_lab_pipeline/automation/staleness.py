@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleCause, StaleCauseCategory
 from dagster._core.loader import LoadingContextForTest
+from dagster._core.storage.event_log.base import AssetRecord
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.versions import last_made_here, made_in, materialised
@@ -46,9 +45,12 @@ def sync_states(instance: dg.DagsterInstance, definitions: dg.Definitions, group
     """The state of every asset of the pinned lab, charts and manifests included, in the order of the lab's steps."""
     graph = definitions.resolve_asset_graph()
     pinned = [name for needs in UPSTREAM.values() for name in needs if "/" in name]
-    states: dict[str, SyncState] = {}
-    for name in dict.fromkeys((*pinned, *UPSTREAM)):
-        states[name] = _state(instance, graph, group, name)
+    # A resolver remembers what it read: a new one each time, so that a long-lived caller sees what is.
+    loaded = LoadingContextForTest(instance)
+    resolver = CachingStaleStatusResolver(instance, graph, loaded)
+    names = list(dict.fromkeys((*pinned, *UPSTREAM)))
+    AssetRecord.blocking_get_many(loaded, [group.key(name) for name in names])  # one question in place of many
+    states = {name: _state(instance, resolver, group, name) for name in names}
     unsynced = {name for name, state in states.items() if state.sync is not Sync.IN_SYNC}
     for name, state in states.items():
         above = [upper for upper in _above(name) if upper in unsynced]
@@ -63,10 +65,8 @@ def _above(name: str) -> list[str]:
     return [*sorted(pinned), *lab]
 
 
-def _state(instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], group: Group, name: str) -> SyncState:
+def _state(instance: dg.DagsterInstance, resolver: CachingStaleStatusResolver, group: Group, name: str) -> SyncState:
     key = group.key(name)
-    # A resolver remembers what it read: a new one each time, so that a long-lived caller sees what is.
-    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
     event = instance.get_latest_materialization_event(key)
     if event is None or event.asset_materialization is None:
         return SyncState(Sync.NEVER_MADE)

@@ -179,15 +179,24 @@ def left_running(project: LabProject) -> list[int]:
     """Processes that carry this project in their environment, without the rehearsal's server and its children."""
     server = project.server()
     spared = set() if server is None else {server.pid, *_children(server.pid)}
-    return sorted(pid for pid in _marked(project.folder) if pid not in spared)
+    return sorted(pid for pid in marked(project.folder) if pid not in spared)
 
 
-def _marked(folder: Path) -> Iterator[int]:
+def marked(folder: Path) -> Iterator[int]:
+    """Processes that carry the project in this folder in their environment."""
     mark = f"KAI_LAB_PROJECT={folder}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark in path.read_bytes().split(b"\0") and path.parent.name != str(os.getpid()):
                 yield int(path.parent.name)
+
+
+def command_of(pid: int) -> str:
+    """A process's command line, empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
 
 
 def _children(pid: int) -> list[int]:
