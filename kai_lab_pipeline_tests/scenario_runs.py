@@ -12,8 +12,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kai_lab_pipeline.clients.bundle import read_bundle
 from kai_lab_pipeline.commands.scenarios import changes
 from kai_lab_pipeline.lab.diagnosis import Diagnosis
+from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.scenarios import SCENARIOS, Scenario
 from kai_lab_pipeline.lab.spec import ASSETS
 from kai_lab_pipeline.lab.verdict import Judgement, Verdict
@@ -41,10 +43,16 @@ class Rehearsed:
     diagnosis: Diagnosis
     failed: tuple[str, ...]
     """Assets whose step could not be done."""
+    bundle: Evidence
+    """The run's evidence bundle, as it is read from its folder."""
 
     @property
     def broken(self) -> set[str]:
         return {check.name for check in self.judgement.checks if check.verdict is Verdict.BROKEN}
+
+    @property
+    def held(self) -> set[str]:
+        return {check.name for check in self.judgement.checks if check.verdict is Verdict.HELD}
 
     @property
     def causes(self) -> list[str]:
@@ -63,7 +71,8 @@ def told(made: LabProject, executed: Executed) -> Rehearsed:
     evidence = lab.of_this_run(lab.newest_evidence(), ASSETS)
     judgement = lab.judge(evidence)
     failed = tuple(name for name, step in lab.steps().items() if step["error"])
-    return Rehearsed(executed, judgement, diagnose_run(lab, evidence, judgement), failed)
+    bundle = read_bundle(lab.bundle_dir)
+    return Rehearsed(executed, judgement, diagnose_run(lab, evidence, judgement), failed, bundle)
 
 
 def capture(scenario: Scenario) -> str:

@@ -12,5 +12,8 @@ from kai_lab_pipeline_tests.scenario_held import hold, part
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", part(0), ids=lambda scenario: scenario.name)
-def test_a_scenario_turns_exactly_its_checks_red_and_its_cause_is_named(scenario: Scenario, tmp_path: Path) -> None:
-    hold(scenario, tmp_path)
+def test_a_scenario_turns_exactly_its_checks_red_and_its_cause_is_named(
+    scenario: Scenario, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    assert pytestconfig.cache is not None
+    hold(scenario, tmp_path, pytestconfig.cache)

@@ -80,6 +80,16 @@ def read_observation(folder: Path, asset: str) -> Observation | None:
     return _read_observation(path, []) if path.is_dir() else None
 
 
+def node_of(folder: Path) -> str | None:
+    """The node that a bundle's header names; None where it has none, or cannot be read."""
+    try:
+        header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    node = header.get("node") if isinstance(header, dict) else None
+    return node if isinstance(node, str) else None
+
+
 def write_bundle_json(
     folder: Path,
     *,

@@ -194,7 +194,7 @@ class Lab:
             self.bundle_dir,
             backend=evidence.backend,
             versions=evidence.versions,
-            node=evidence.node,
+            node=evidence.node or bundle.node_of(self.bundle_dir),  # not every asset is observed with the nodes
             captured_at=evidence.captured_at,
             crossing=evidence.crossing,
             skipped=evidence.skipped,

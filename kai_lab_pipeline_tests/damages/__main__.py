@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from kai_lab_pipeline.lab.claims import CHECK_FUNCTIONS
+from kai_lab_pipeline.lab.scenarios import SCENARIOS
 from kai_lab_pipeline_tests.damages import (
     DAMAGES,
     HARMLESS,
@@ -19,6 +20,8 @@ from kai_lab_pipeline_tests.damages import (
     turned,
     turned_in,
 )
+from kai_lab_pipeline_tests.damages.in_scenarios import IN_SCENARIOS, Done
+from kai_lab_pipeline_tests.lab_project import CHECKOUT
 
 
 class Table:
@@ -59,8 +62,24 @@ def rehearsal() -> Table:
     return table
 
 
+def scenarios() -> Table:
+    """What the tests of the scenarios did to their bundles, each built once: read from pytest's cache."""
+    table, folder = Table(), CHECKOUT / ".pytest_cache" / "d" / IN_SCENARIOS
+    for name in SCENARIOS:
+        file = folder / f"{name}.json"
+        if not file.is_file():
+            table.wrong.append(f"scenario {name}: its test did not get as far as its damages (run the tests first)")
+            continue
+        done = Done.read(file)
+        table.done += done.applied
+        table.total.update(done.total)
+        table.caught.update(done.caught)
+        table.wrong += done.wrong
+    return table
+
+
 def main() -> int:
-    tables = {"recordings": recordings(), "rehearsal": rehearsal()}
+    tables = {"recordings": recordings(), "rehearsal": rehearsal(), "scenarios": scenarios()}
     width = max(map(len, CHECK_FUNCTIONS))
     print(f"{'caught/total':<{width}}" + "".join(f"  {name:>12}" for name in tables))
     for check in CHECK_FUNCTIONS:
