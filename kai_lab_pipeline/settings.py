@@ -323,7 +323,7 @@ def load_settings(
         data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{file} is not TOML: {error}.") from error
     origin: dict[tuple[str, ...], str] = {}
     for variable, value in sorted(environ.items()):
@@ -372,7 +372,7 @@ def _from_environment(variable: str, value: str) -> Any:
         return value
     try:
         parsed = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(
             f'{variable} is not JSON ({error}). Write an object, e.g. {{"docker.io": "http://127.0.0.1:5000"}}.'
         ) from error

@@ -29,6 +29,8 @@ from kai_lab_pipeline_tests.damages.met import MET
 Verdicts = Mapping[str, Verdict]
 IN_SCENARIOS = "damages-in-scenarios"
 """Folder of pytest's cache in which the tests of the scenarios keep what the damages did."""
+Case = tuple[Damage, Verdicts, Verdicts]
+"""A damage, and the verdicts of a recording before and after it."""
 CROSSING = frozenset({"crossed-unasked", "memory-limit-wrong"})
 """Scenarios in whose cluster NVML gets into pods: they equal the recording of a crossed boundary."""
 OLD = timedelta(minutes=10)
@@ -76,7 +78,7 @@ def do_all(scenario: str, evidence: Evidence) -> Done:
     evidence = _of_any_age(evidence)
     before = verdicts(evidence)
     total, caught, wrong, applied = dict.fromkeys(before, 0), dict.fromkeys(before, 0), [], 0
-    for damage, sound, harmed in _recording(CROSSED if scenario in CROSSING else LAB, evidence.crossing):
+    for damage, sound, harmed in _cases(scenario, evidence.crossing):
         found = after(damage, evidence)
         if found is None:
             continue
@@ -103,8 +105,23 @@ def must_be(before: Verdicts, sound: Verdicts, harmed: Verdicts) -> dict[str, Ve
     return wanted
 
 
+def _cases(scenario: str, crossing: str | None) -> tuple[Case, ...]:
+    """The damages of the recording that a scenario equals; what that one did not capture is damaged as in the other."""
+    if scenario not in CROSSING:
+        return _recording(LAB, crossing)
+    crossed = _recording(CROSSED, crossing)
+    _, sound, _ = crossed[0]
+    unseen = {check for check, verdict in sound.items() if verdict is Verdict.NOT_EVALUATED}
+    return crossed + tuple(case for case in _recording(LAB, None) if _turned(case) and _turned(case) <= unseen)
+
+
+def _turned(case: Case) -> set[str]:
+    _, sound, harmed = case
+    return {check for check, verdict in harmed.items() if verdict != sound[check]}
+
+
 @cache
-def _recording(name: str, crossing: str | None) -> tuple[tuple[Damage, Verdicts, Verdicts], ...]:
+def _recording(name: str, crossing: str | None) -> tuple[Case, ...]:
     """Each damage of a recording with the verdicts before and after it, the recording said to be the rehearsal's."""
     real = recorded(name)
     # The rehearsal's bundles leave the version of Kubernetes to the node's own word.
@@ -115,7 +132,7 @@ def _recording(name: str, crossing: str | None) -> tuple[tuple[Damage, Verdicts,
     return tuple(_harmed(name, draft.finish()))
 
 
-def _harmed(name: str, evidence: Evidence) -> Iterator[tuple[Damage, Verdicts, Verdicts]]:
+def _harmed(name: str, evidence: Evidence) -> Iterator[Case]:
     sound = verdicts(evidence)
     for damage in DAMAGES + HARMLESS:
         if name in damage.recordings and damage.name not in BY_THE_MOMENT:
