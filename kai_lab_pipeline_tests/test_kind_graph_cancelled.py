@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline_tests.lab_project import CHECKOUT, processes_in
-from kai_lab_pipeline_tests.soak.kills import Run
+from kai_lab_pipeline_tests.soak.kills import Run, command_of, history, left_running, marked
 from kai_lab_pipeline_tests.stubs import workplace
 from kai_lab_pipeline_tests.stubs.simulated_place import kind_project, simulated_cluster
 from kai_lab_pipeline_tests.stubs.workplace import Alive, Workplace, make_workplace
@@ -20,7 +20,7 @@ from kai_lab_pipeline_tests.stubs.workplace import Alive, Workplace, make_workpl
 pytestmark = pytest.mark.timeout(300)
 
 NAME = "kai-hami-test"
-INTERRUPTED = 130
+INTERRUPTED, INFRASTRUCTURE = 130, 3
 PATIENCE_S = 120.0
 """Longest time until a run reaches the command it is cancelled in, seconds: far more than on a quiet machine."""
 
@@ -80,3 +80,37 @@ def test_no_process_is_left_and_the_next_run_heals(place: Workplace, tmp_path: P
         assert again.json["counts"]["held"] == 8
         assert place.calls(*at.heals), place.calls(at.heals[0])
         assert list((project.lab_dir / "running").iterdir()) == []
+
+
+def test_a_killed_process_of_a_step_ends_the_run_and_the_next_one_heals(place: Workplace, tmp_path: Path) -> None:
+    at = PHASES["install"]
+    project = kind_project(place)
+    alive = Alive(tmp_path / "alive")
+    place.rules({"match": at.match, "alive": str(alive.path), "times": 1, **at.half_done})
+    with simulated_cluster(place, tmp_path / "simulated"):
+        run = Run(project)
+        try:
+            alive.wait_up()
+            (step,) = {parent_of(pid) for pid in marked(place.project) if "watchdog.py" in command_of(pid)}
+            os.kill(step, signal.SIGKILL)
+            code = run.end()
+            alive.wait_gone()
+        finally:
+            run.process.kill()
+            alive.close()
+        assert code == INFRASTRUCTURE, run.text
+        assert "nvml_mock_release" in run.text
+        assert f'File "{CHECKOUT}/kai_lab_pipeline' not in run.text
+        assert left_running(project) == []
+        before = history(project)
+        assert list(before.values()) == ["FAILURE"]
+        again = project.here("run", "--json")
+        assert again.code == 0, again.text
+        assert again.json["counts"]["held"] == 8
+        assert place.calls(*at.heals), place.calls(at.heals[0])
+        assert sorted(history(project).values()) == ["FAILURE", "SUCCESS"]
+
+
+def parent_of(pid: int) -> int:
+    """The process that started this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
