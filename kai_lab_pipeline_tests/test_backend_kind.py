@@ -441,6 +441,20 @@ def test_a_chart_is_installed_once_and_left_when_it_is_the_same(place: Workplace
     assert [row["name"] for row in lab.releases()] == ["kai-scheduler"]
 
 
+def test_a_release_is_found_behind_more_than_helm_prints_by_itself(
+    place: Workplace, lab: KindBackend, log: Lines
+) -> None:
+    for number in range(300):
+        place.release("theirs", f"a{number:03}", "web-1.0.0")
+    place.release("kai-scheduler", "kai-schedulerx", "other-1.0.0")
+    chart = place.settings().charts.kai_scheduler
+    lab.install("kai_scheduler", chart, log)
+    assert not lab.install("kai_scheduler", chart, log).changed
+    assert "kai-scheduler" in [row["name"] for row in lab.releases()]
+    filters = [call[call.index("--filter") + 1] for call in place.calls("helm", "list") if "--filter" in call]
+    assert set(filters) == {r"^kai\-scheduler$"}
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

@@ -38,6 +38,7 @@ def test_a_built_lab_is_in_sync(lab: LivingLab) -> None:
             "--pass-device-specs=false",
             {"manifests/device_plugin", "device_plugin"},
         ),
+        ("manifests/canary-pod.yaml", '"sleep", "60"', '"sleep", "90"', {"kai_release"}),
         ("lab.toml", '"global.gpuSharing" = true', '"global.gpuSharing" = false', {"kai_release"}),
         ("lab.toml", 'version = "v0.17.0"', 'version = "v0.16.8"', {"charts/kai_scheduler", "kai_release"}),
         (

@@ -173,7 +173,21 @@ def test_releases_of_all_states_are_listed_with_either_helm(tmp_path: Path, majo
     rows = {row["name"]: row["status"] for row in helm(replay, tmp_path).releases()}
     assert rows["web6"] == "pending-install"
     assert ("-a" in replay.asked[1]) is all_states
+    assert replay.asked[1][replay.asked[1].index("--max") + 1] == "1000000"
     assert replay.asked[1][-4:] == ["--kubeconfig", str(tmp_path / "kc"), "--kube-context", "kind-x"]
+
+
+@pytest.mark.parametrize(("major", "all_states"), [("helm3", ["-a"]), ("helm4", [])])
+def test_one_release_is_asked_for_by_its_whole_name_in_all_states(
+    tmp_path: Path, major: str, all_states: list[str]
+) -> None:
+    case = "06-pending-install-list-a" if all_states else "06-pending-install-list"
+    replay = Replay((major, "00-version"), (major, case))
+    rows = json.loads(recorded(major)[case]["out"])
+    row = next(row for row in rows if row["name"] == "web6")
+    assert helm(replay, tmp_path).find("web6", row["namespace"]) == row
+    wanted = ["-n", row["namespace"], "--filter", "^web6$", *all_states, "--max", "1000000", "-o", "json"]
+    assert replay.asked[1][2:-4] == wanted
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.releases import install_release
+from kai_lab_pipeline.assets.releases import chart_as_built, install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.workbench.apply import manifest_text
 from kai_lab_pipeline.workbench.steps import gpu_labels, label_nodes
@@ -26,7 +26,7 @@ def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
         incarnation = step.lab.backend.connect().incarnation()
         return step.done(version_of=[incarnation, settings.image.nvml_mock.name, facts.facts])
 
-    @lab_asset(group, "nvml_mock_release", kinds={"helm"}, built_from=settings.charts.nvml_mock.model_dump())
+    @lab_asset(group, "nvml_mock_release", kinds={"helm"}, built_from=chart_as_built(settings, "nvml_mock"))
     def nvml_mock_release(step: Step) -> dg.MaterializeResult[Any]:
         """nvml-mock: a fake libnvidia-ml and fake devices, so that the node shows eight A100 cards.
 

@@ -6,7 +6,7 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.releases import install_release
+from kai_lab_pipeline.assets.releases import chart_as_built, install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.workbench.apply import manifest_text
 
@@ -29,7 +29,7 @@ def isolation_assets(group: Group) -> list[dg.AssetsDefinition]:
         """
         return apply_manifest(step)
 
-    @lab_asset(group, "isolator_release", kinds={"helm"}, built_from=settings.charts.kai_resource_isolator.model_dump())
+    @lab_asset(group, "isolator_release", kinds={"helm"}, built_from=chart_as_built(settings, "kai_resource_isolator"))
     def isolator_release(step: Step) -> dg.MaterializeResult[Any]:
         """kai-resource-isolator: HAMi-core on the node, and a webhook that injects it into sharing pods.
 

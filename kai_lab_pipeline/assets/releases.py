@@ -7,12 +7,20 @@ from typing import Any
 import dagster as dg
 
 from kai_lab_pipeline.assets.step import Step
+from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_sets import Lane
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import before_upgrade
 from kai_lab_pipeline.workbench.chart_comparison import compare_chart
 from kai_lab_pipeline.workbench.steps import install
+
+
+def chart_as_built(settings: Settings, component: str) -> list[Any]:
+    """What a release is made of: the chart's settings, and what is in the chart where it is on this machine."""
+    chart = settings.charts.by_component()[component]
+    return [chart.model_dump(), chart_content(settings.root, chart)]
 
 
 def install_release(step: Step, component: str) -> dg.MaterializeResult[Any]:
@@ -27,7 +35,8 @@ def install_release(step: Step, component: str) -> dg.MaterializeResult[Any]:
             before_upgrade(step.lab)
     step.tell(install(step.lab, component))
     incarnation = step.lab.backend.connect().incarnation()
-    return step.seen(version_of=[incarnation, chart.version, dict(chart.values)])
+    content = chart_content(step.settings.root, chart)
+    return step.seen(version_of=[incarnation, chart.version, dict(chart.values), content])
 
 
 def _show_differences(step: Step, component: str) -> None:

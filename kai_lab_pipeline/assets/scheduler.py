@@ -6,15 +6,21 @@ import dagster as dg
 
 from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.releases import install_release
+from kai_lab_pipeline.assets.releases import chart_as_built, install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
-from kai_lab_pipeline.workbench.apply import manifest_text
+from kai_lab_pipeline.clients.manifests import CANARY
+from kai_lab_pipeline.workbench.apply import file_text, manifest_text
 
 
 def scheduler_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
 
-    @lab_asset(group, "kai_release", kinds={"helm"}, built_from=settings.charts.kai_scheduler.model_dump())
+    @lab_asset(
+        group,
+        "kai_release",
+        kinds={"helm"},
+        built_from=[*chart_as_built(settings, "kai_scheduler"), file_text(settings, CANARY)],
+    )
     def kai_release(step: Step) -> dg.MaterializeResult[Any]:
         """KAI Scheduler with GPU sharing and the hamicore plugin.
 

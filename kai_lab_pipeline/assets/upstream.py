@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 
 from kai_lab_pipeline.assets.group import digest
+from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import manifest_text
 
@@ -23,15 +24,18 @@ def _chart(component: str, settings: Settings, group_name: str) -> dg.AssetsDefi
         key_prefix=["charts"],
         group_name=group_name,
         kinds={"helm"},
-        code_version=digest(chart.chart, chart.version),
+        code_version=digest(chart.chart, chart.version, chart_content(settings.root, chart)),
         description=(
-            f"The chart of {component} at the version that lab.toml pins. Its data version is that version, so that "
-            f"moving the pin turns the release unsynced and names the reason."
+            f"The chart of {component} at the version that lab.toml pins. Its data version is that version, with a "
+            f"digest of what is in it where it is a folder or an archive of this machine, so that moving the pin or "
+            f"editing the chart turns the release unsynced and names the reason."
         ),
     )
     def pinned_chart() -> dg.MaterializeResult[Any]:
+        content = chart_content(settings.root, chart)
         return dg.MaterializeResult(
-            metadata={"chart": chart.chart, "version": chart.version}, data_version=dg.DataVersion(chart.version)
+            metadata={"chart": chart.chart, "version": chart.version} | ({"content": content} if content else {}),
+            data_version=dg.DataVersion(f"{chart.version}-{content}" if content else chart.version),
         )
 
     return pinned_chart

@@ -13,6 +13,8 @@ from dagster._core.storage.event_log.base import AssetRecord
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.versions import last_made_here, made_in, materialised
+from kai_lab_pipeline.clients.manifests import CANARY
+from kai_lab_pipeline.clients.mirrors import OCI
 from kai_lab_pipeline.lab.spec import UPSTREAM
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import MANIFESTS
@@ -96,7 +98,10 @@ def _reason(name: str, cause: StaleCause, settings: Settings) -> str:
 
 def built_from(settings: Settings) -> Mapping[str, str]:
     """Where a person changes what each asset is made of."""
-    charts = {name: f"charts.{name} in lab.toml" for name in settings.charts.by_component()}
+    charts = {
+        name: f"charts.{name} in lab.toml" + ("" if chart.chart.startswith(OCI) else f", or what is in {chart.chart},")
+        for name, chart in settings.charts.by_component().items()
+    }
     device_plugin = settings.manifests.device_plugin.file
     return {
         **{f"charts/{name}": where for name, where in charts.items()},
@@ -106,7 +111,7 @@ def built_from(settings: Settings) -> Mapping[str, str]:
         "cluster": "lab.backend or kind in lab.toml",
         "nvml_mock_image": "image.nvml_mock in lab.toml",
         "nvml_mock_release": charts["nvml_mock"],
-        "kai_release": charts["kai_scheduler"],
+        "kai_release": f"{charts['kai_scheduler']} or {CANARY}",
         "isolator_release": charts["kai_resource_isolator"],
         "labelled_node": "profile in lab.toml",
         "reservation_boundary": "boundary in lab.toml",

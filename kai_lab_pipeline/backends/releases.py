@@ -119,9 +119,14 @@ class Releases:
         return "\n".join(lines)
 
     def _same(self, row: Mapping[str, Any], chart: Chart) -> bool:
-        """Whether a release is what would be installed. What is local may have been edited: never the same."""
-        if not chart.chart.startswith(OCI) or row.get("chart") != f"{chart.chart.rsplit('/', 1)[-1]}-{chart.version}":
-            return False
+        """Whether a release is what would be installed; what is local is known by what its revision says was in it."""
+        if chart.chart.startswith(OCI):
+            if row.get("chart") != f"{chart.chart.rsplit('/', 1)[-1]}-{chart.version}":
+                return False
+        else:
+            revisions = self._helm.history(chart.release, chart.namespace)
+            if not revisions or revisions[-1].get("description") != self._helm.description(chart):
+                return False
         return self._helm.values(chart.release, chart.namespace) == nested(chart.values)
 
     def _heal(self, chart: Chart, row: Mapping[str, Any] | None, log: Log) -> str:

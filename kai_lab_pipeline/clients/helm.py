@@ -8,6 +8,7 @@ it gives up on objects that a controller finishes later. Helm waits for its hook
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins
 from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -25,6 +27,8 @@ KNOWN_BAD: Mapping[tuple[int, int, int], str] = {
     (3, 13, 0): "helm 3.13.0 is refused by public OCI registries (its login handling is broken); use 3.13.1 or newer"
 }
 
+MOST_RELEASES = "1000000"
+"""How many rows helm is asked for: by itself it prints 256 and says nothing of the rest; 0 would be its own limit."""
 FINDINGS = (
     "chart.gpu-profile",
     "chart.kube-version",
@@ -138,14 +142,18 @@ class Helm:
 
     def releases(self) -> list[dict[str, Any]]:
         """All releases in all namespaces and states: rows with name, namespace, status, chart, ..."""
-        all_states = ("-a",) if self.version()[0] == 3 else ()
-        outcome = self._call("list", "-A", *all_states, "-o", "json", what="The helm releases cannot be listed")
-        return [dict(row) for row in _parsed(outcome, list)]
+        return self._list("-A")
 
     def find(self, release: str, namespace: str) -> dict[str, Any] | None:
-        """The row of one release, by exact name and namespace."""
-        rows = self.releases()
+        """The row of one release, by exact name and namespace, whatever its state."""
+        rows = self._list("-n", namespace, "--filter", f"^{re.escape(release)}$")
         return next((row for row in rows if (row.get("name"), row.get("namespace")) == (release, namespace)), None)
+
+    def _list(self, *which: str) -> list[dict[str, Any]]:
+        all_states = ("-a",) if self.version()[0] == 3 else ()
+        options = (*which, *all_states, "--max", MOST_RELEASES, "-o", "json")
+        outcome = self._call("list", *options, what="The helm releases cannot be listed")
+        return [dict(row) for row in _parsed(outcome, list)]
 
     def history(self, release: str, namespace: str) -> list[dict[str, Any]]:
         """Revisions of a release, oldest first; empty when there is none."""
@@ -175,6 +183,10 @@ class Helm:
         except ToolError as error:
             error.finding = is_finding(error.fault)
             raise
+
+    def description(self, chart: Chart) -> str:
+        """What the revision of a local chart says of itself in ``helm history``: which content it was made of."""
+        return f"{chart.chart} with content {chart_content(self._root, chart)}"
 
     def template(self, chart: Chart, archive: Path) -> list[dict[str, Any]]:
         """What an install of a fetched chart would make, its hooks included and its tests not; asks no cluster.
@@ -212,7 +224,7 @@ class Helm:
     def _source(self, chart: Chart) -> tuple[str, list[str], Tool, tuple[Hint, ...]]:
         """What to install from: reference, options, helm with the right logins, and hints that belong to them."""
         if not chart.chart.startswith(OCI):
-            return str(self._local(chart)), [], self._helm, ()
+            return str(self._local(chart)), ["--description", self.description(chart)], self._helm, ()
         reference, source = self._mirrors.chart(chart.chart)
         options = ["--version", chart.version]
         if source.plain_http:

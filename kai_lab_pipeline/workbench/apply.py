@@ -35,8 +35,13 @@ def manifest_of(settings: Settings, asset: str) -> str:
 
 
 def manifest_text(settings: Settings, asset: str) -> str:
-    """The manifest's text as it is now, or a note that it cannot be read (the step says so when it runs)."""
-    path = settings.project_file(manifest_of(settings, asset))
+    """The text of an asset's manifest as it is now."""
+    return file_text(settings, manifest_of(settings, asset))
+
+
+def file_text(settings: Settings, name: str) -> str:
+    """A project file's text as it is now, or a note that it cannot be read (the step says so when it runs)."""
+    path = settings.project_file(name)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ import itertools
 import json
 from typing import Any
 
-from kai_lab_pipeline_tests.stubs.tool import Answer, Tools, main, option
+from kai_lab_pipeline_tests.stubs.tool import Answer, Tools, listed, main, option
 
 SERVER = "rehearsal.json"
 """File beside the stubs' state with url, token and time scale of the rehearsal's server."""
@@ -64,7 +64,7 @@ class SimulatedTools(Tools):
         try:
             match arguments:
                 case ["list", *_]:
-                    raise Answer(json.dumps(helm.list_releases(url, token)))
+                    raise Answer(json.dumps(listed(list(helm.list_releases(url, token)), arguments)))
                 case ["history", name, *_]:
                     with SyncApi(url, token) as api:
                         rows = [releases.row(record) for record in releases.revisions(api, namespace, name)]

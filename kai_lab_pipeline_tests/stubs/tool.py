@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+UNLISTED = ("values", "history", "description")
 LOGGED = ("HELM_REGISTRY_CONFIG", "DOCKER_CONFIG", "HELM_NAMESPACE", "HELM_CACHE_HOME", "GIT_TERMINAL_PROMPT")
 
 
@@ -35,6 +36,15 @@ def option(arguments: list[str], name: str, default: str = "") -> str:
 
 def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.123456789Z")
+
+
+def listed(rows: list[dict[str, Any]], arguments: list[str]) -> list[dict[str, Any]]:
+    """The rows that `helm list` prints: of a namespace or all, by name, and no more than it is asked for."""
+    found = sorted(rows, key=lambda row: str(row["name"]))
+    if "-A" not in arguments:
+        found = [row for row in found if row["namespace"] == option(arguments, "-n", "default")]
+    found = [row for row in found if re.search(option(arguments, "--filter"), str(row["name"]))]
+    return found[: int(option(arguments, "--max", "256"))]
 
 
 def values(arguments: list[str]) -> dict[str, Any]:
@@ -238,16 +248,14 @@ class Tools:
                 case ["version", *_]:
                     raise Answer('version.BuildInfo{Version:"v3.22.0", GitCommit:"", GoVersion:"go1.26.8"}\n')
                 case ["list", *_]:
-                    raise Answer(
-                        json.dumps([{k: v for k, v in row.items() if k != "values"} for row in releases.values()])
-                    )
+                    rows = [{k: v for k, v in row.items() if k not in UNLISTED} for row in releases.values()]
+                    raise Answer(json.dumps(listed(rows, arguments)))
                 case ["history", name, *_]:
                     row = releases.get(f"{namespace}/{name}")
                     if row is None:
                         raise Answer("", "Error: release: not found\n", 1)
-                    raise Answer(
-                        json.dumps(row.get("history") or [{"revision": 1, "status": row["status"], "description": ""}])
-                    )
+                    newest = {"revision": 1, "status": row["status"], "description": row.get("description", "")}
+                    raise Answer(json.dumps(row.get("history") or [newest]))
                 case ["get", "values", name, *_]:
                     raise Answer(json.dumps(releases[f"{namespace}/{name}"].get("values")))
                 case ["upgrade", "--install", name, chart, *_]:
@@ -260,6 +268,7 @@ class Tools:
                         "status": "deployed",
                         "chart": f"{chart.rsplit('/', 1)[-1]}-{version}",
                         "values": values(arguments),
+                        "description": option(arguments, "--description", "Upgrade complete"),
                     }
                     raise Answer("STATUS: deployed\n", "Pulled: x\nDigest: sha256:abc\n")
                 case ["uninstall", name, *_]:
