@@ -158,9 +158,9 @@ class App:
         plural, name, subresource = (*rest, "", "")[:3]
         review = REVIEWS.get((group, version), {}).get(plural)
         if review and request.method == "POST":
-            return json_reply(review_answer(review, group, request.decoded()), 201)
+            return json_reply(review_answer(review, group, request.decoded_object()), 201)
         if plural == "bindings" and not group and request.method == "POST":
-            body = request.decoded()
+            body = request.decoded_object()
             return self._bound(request, namespace or "", (body.get("metadata") or {}).get("name", ""), body)
         resource = self.service.registry.find(group, version, plural)
         if resource is None or len(rest) > 3 or (namespace is not None and not resource.namespaced):
@@ -272,22 +272,22 @@ class App:
             stream = await self.logs.open(service.get(resource, namespace, name).obj, request.query)
             return Reply(b"", 204) if stream is None else Reply(stream, content_type=b"text/plain")
         if subresource == "binding" and method == "POST":
-            return self._bound(request, namespace, name, request.decoded())
+            return self._bound(request, namespace, name, request.decoded_object())
         if subresource == "eviction" and method == "POST":
-            body = request.decoded()
+            body = request.decoded_object()
             request.body = encode((body or {}).get("deleteOptions") or {})
             await self.subresources.evict(resource, namespace, name, request.delete_options(), request.warnings)
             return success(None, 201)
         if subresource == "scale":
-            body = None if method == "GET" else request.decoded()
+            asked = None if method == "GET" else request.decoded()
             scale = await self.subresources.scale(
-                resource, namespace, name, method, request.content_type, body, request.write_options()
+                resource, namespace, name, method, request.content_type, asked, request.write_options()
             )
             return json_reply(scale)
         if method == "GET":
             return self._object(request, resource, service.get(resource, namespace, name))
         if subresource == "finalize" and method == "PUT":
-            stored = await self.subresources.finalize(resource, name, request.decoded(), request.write_options())
+            stored = await self.subresources.finalize(resource, name, request.decoded_object(), request.write_options())
             return self._object(request, resource, stored)
         if subresource == "status" and method == "PUT":
             stored = await service.update(

@@ -18,6 +18,7 @@ Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 _JSON = b"application/json"
+_PARTS = ("metadata", "spec", "status", "target", "deleteOptions")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Request:
 
             try:
                 return yaml.safe_load(self.body)
-            except yaml.YAMLError as error:
+            except (yaml.YAMLError, ValueError, RecursionError) as error:
                 raise bad_request(f"error decoding YAML: {error}") from error
         if kind == protobuf.MEDIA_TYPE:
             decoded = protobuf.decode(self.body)
@@ -53,11 +54,19 @@ class Request:
             raise unsupported_media_type(["application/json", "application/yaml"])
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             said = self.body.decode(errors="replace")[:200]
             raise bad_request(
                 f"the object provided is unrecognized: couldn't get version/kind; json parse error: {error} ({said})"
             ) from error
+
+    def decoded_object(self) -> Obj:
+        """The body as an object whose parts are objects too. Raises: ApiError 400, 415."""
+        body = self.decoded()
+        parts = [body.get(part) for part in _PARTS] if isinstance(body, dict) else [body]
+        if not isinstance(body, dict) or not all(part is None or isinstance(part, dict) for part in parts):
+            raise bad_request(f"the object provided is unrecognized: json: cannot unmarshal {str(body)[:200]}")
+        return body
 
     def write_options(self) -> WriteOptions:
         dry_run = self.query.get("dryRun", "")
@@ -77,16 +86,19 @@ class Request:
         body: Any = self.decoded() if self.body.strip() else {}
         given: Obj = body if isinstance(body, dict) else {}
         preconditions = given.get("preconditions") or {}
-        grace = given.get("gracePeriodSeconds", self.query.get("gracePeriodSeconds"))
+        dry_run = given.get("dryRun") or ()
+        if not isinstance(preconditions, dict) or not isinstance(dry_run, list | tuple):
+            raise bad_request("DeleteOptions: json: cannot unmarshal preconditions or dryRun")
+        grace = _whole("gracePeriodSeconds", given.get("gracePeriodSeconds", self.query.get("gracePeriodSeconds")))
         propagation = given.get("propagationPolicy") or self.query.get("propagationPolicy")
         if given.get("orphanDependents"):
             propagation = "Orphan"
         return DeleteOptions(
-            grace=None if grace is None else int(grace),
+            grace=grace,
             propagation=propagation,
             uid=preconditions.get("uid"),
             resource_version=preconditions.get("resourceVersion"),
-            dry_run="All" in (given.get("dryRun") or ()) or self.query.get("dryRun") == "All",
+            dry_run="All" in dry_run or self.query.get("dryRun") == "All",
         )
 
     def asked_form(self) -> str:
@@ -99,6 +111,14 @@ class Request:
 
     def accepted(self) -> str:
         return self.headers.get("accept", "")
+
+
+def _whole(name: str, given: Any) -> int | None:
+    """A number that a client gave in a body or a query. Raises: ApiError 400."""
+    try:
+        return None if given is None else int(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise bad_request(f"{name}: Invalid value: {given!r}: must be an integer") from error
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ def age(timestamp: str | None) -> str:
     """Time since, as kubectl says it: 5s, 3m20s, 2h, 4d."""
     if not timestamp:
         return "<unknown>"
-    moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    try:
+        moment = datetime.fromisoformat(str(timestamp).replace("Z", "+00:00"))
+    except ValueError:
+        return "<invalid>"
     return _duration(int((datetime.now(timezone.utc) - moment).total_seconds()))
 
 
