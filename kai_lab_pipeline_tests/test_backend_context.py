@@ -277,7 +277,6 @@ def test_a_kind_cluster_of_this_machine_gets_the_image(place: Workplace) -> None
 
 def test_the_last_of_the_lab_goes_and_nothing_else(place: Workplace) -> None:
     place.release("monitoring", "prometheus", "prometheus-1")
-    place.api.put("customresourcedefinitions", "", "podgroups.scheduling.run.ai")  # somebody had KAI there once
     lab = backend(place)
     lab.ensure_cluster(quiet)
     for component, chart in place.settings().charts.by_component().items():
@@ -293,9 +292,10 @@ def test_the_last_of_the_lab_goes_and_nothing_else(place: Workplace) -> None:
     assert place.api.names("namespaces") == ["kube-system"]
     assert place.api.names("configmaps") == []
     assert facts.leftovers == ()
-    (kept,) = facts.facts.values()
-    assert kept.startswith("CRD queues.scheduling.run.ai, with its objects: kubectl --kubeconfig ")
-    assert kept.endswith(" --context lab delete crd queues.scheduling.run.ai")
+    (kept,) = facts.kept
+    assert kept.what == "CRD queues.scheduling.run.ai, with its objects"
+    assert kept.command.startswith("kubectl --kubeconfig ")
+    assert kept.command.endswith(" --context lab delete crd queues.scheduling.run.ai")
     assert not lab.cluster_exists()
     assert not lab.remove_cluster(quiet).changed
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,20 +15,40 @@ import yaml
 
 from kai_lab_pipeline.backends.context import ContextBackend
 from kai_lab_pipeline.clients.kubeconfig import write_kubeconfig
-from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, NotFound
 from kai_lab_pipeline.clients.manifests import ManifestError, lab_queue, load_manifest
 from kai_lab_pipeline.commands.down import down_command
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.rehearsal import process
+from kai_lab_pipeline.rehearsal.charts import kai_crds
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench import steps
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.teardown import tear_down
-from kai_lab_pipeline_tests.stubs.workplace import PROJECT, QuickTools, Workplace, make_workplace
+from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, PROJECT, QuickTools, Workplace, make_workplace
 
 NODE = "gpu-1"
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+QUEUE = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "default"}}
 PLUGIN = ("daemonsets", "nvidia-device-plugin-mock", "kube-system")
 WEBHOOK = "mutatingwebhookconfigurations"
+
+
+ANYTHING: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ConfigMap": ("v1", "configmaps", {"data": {"a": "b"}}),
+    "Secret": ("v1", "secrets", {"stringData": {"a": "b"}}),
+    "PersistentVolumeClaim": (
+        "v1",
+        "persistentvolumeclaims",
+        {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
+    ),
+    "Job": (
+        "batch/v1",
+        "jobs",
+        {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}},
+    ),
+}
+"""API version, resource and body of kinds that the lab does not use."""
 
 
 def quiet(line: str) -> None:
@@ -47,7 +69,8 @@ def theirs(server: process.ServerHandle) -> Iterator[Somebody]:
     cluster = Somebody(server.kubeconfig, context)
     cluster.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     yield cluster
-    labs = [PLUGIN, ("runtimeclasses", "nvidia", None), ("configmaps", "kai-lab-owner", "kube-system")]
+    gone = [("namespaces", "kai-scheduler", None)]
+    labs = [*gone, PLUGIN, ("runtimeclasses", "nvidia", None), ("configmaps", "kai-lab-owner", "kube-system")]
     for resource, name, namespace in [*labs, *reversed(cluster.seen)]:
         cluster.delete(resource, name, namespace=namespace, grace_s=0)
 
@@ -70,6 +93,27 @@ class Somebody(Cluster):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kai_lab_pipeline.clients.kubernetes.FIELD_MANAGER", "gpu-feature-discovery")
             self.patch("nodes", NODE, {"metadata": {"labels": labels}})
+
+    def put_anything(self, kind: str, name: str, namespace: str) -> str:
+        """An object of a kind that the lab does not use; its resource. It goes with its namespace."""
+        api, resource, rest = ANYTHING[kind]
+        base = f"/api/{api}" if api == "v1" else f"/apis/{api}"
+        body = {"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": namespace}, **rest}
+        path, query = f"{base}/namespaces/{namespace}/{resource}", [("fieldManager", "kubectl-create")]
+        self._call("POST", path, query=query, body=body, what=f"create {kind}")
+        return resource
+
+    def anything(self, resource: str, name: str, namespace: str) -> dict[str, Any]:
+        api = next(api for api, plural, _ in ANYTHING.values() if plural == resource)
+        return self._call("GET", f"/apis/{api}/namespaces/{namespace}/{resource}/{name}", what=f"read {name}")
+
+    def wait_served(self, resource: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with suppress(NotFound):
+                self.objects(resource)
+                return
+        pytest.fail(f"{resource} is not served")
 
     def advertise(self) -> None:
         """A GPU on the node, shown by the mock."""
@@ -98,7 +142,10 @@ def place(
 
 
 def lab_on(place: Workplace, context: str | None) -> Lab:
-    settings = place.settings(lab__backend="context", lab__context=context)
+    return lab_of(place.settings(lab__backend="context", lab__context=context))
+
+
+def lab_of(settings: Settings) -> Lab:
     lab = Lab(settings, "test", quiet)
     backend = ContextBackend(settings, pause=lambda seconds: None)
     backend.use(QuickTools(backend.tools.registry, backend.tools.transcripts))
@@ -162,7 +209,7 @@ def test_one_with_another_handler_stops_the_step_and_stays(lab: Lab, theirs: Som
     with pytest.raises(LabError, match="runtimeclasses/nvidia is on the cluster already") as caught:
         steps.apply(lab, "nvidia_runtime_class")
     assert "written by kubectl-create" in caught.value.seen
-    assert "kubectl delete runtimeclasses nvidia" in caught.value.next_step
+    assert f" --context {theirs.context} delete runtimeclasses nvidia" in caught.value.next_step
     assert state_of(theirs, "runtimeclasses", "nvidia") == before
 
 
@@ -274,6 +321,174 @@ def webhook(name: str, service: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "webhooks": [hook],
     }
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret", "PersistentVolumeClaim", "Job"])
+def test_a_namespace_with_anything_of_others_is_left(lab: Lab, theirs: Somebody, kind: str) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    resource = theirs.put_anything(kind, "precious", "kai-scheduler")
+    (left,) = tear_down(lab).leftovers
+    assert left.what == f"namespaces/kai-scheduler, in which others have {resource}/precious"
+    assert theirs.find("namespaces", "kai-scheduler") is not None
+
+
+def test_a_child_is_its_owners(lab: Lab, theirs: Somebody) -> None:
+    """A pod of somebody's Job has an owner as KAI's own pods have, and is no more the lab's for that."""
+    lab.backend.ensure_cluster(quiet)
+    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    theirs.put_anything("Job", "precious", "kai-scheduler")
+    job = theirs.anything("jobs", "precious", "kai-scheduler")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "precious", "uid": job["metadata"]["uid"]}
+    kais = owner | {"apiVersion": "kai.scheduler/v1", "kind": "Config", "name": "kai-config", "uid": "no-more"}
+    for name, of in (("childs", owner), ("kais", kais)):
+        child = pod(name, "kai-scheduler")
+        theirs.create(child | {"metadata": child["metadata"] | {"ownerReferences": [of]}})
+    (left,) = tear_down(lab).leftovers
+    assert "jobs/precious" in left.what
+    assert "pods/childs" in left.what
+    assert "pods/kais" not in left.what
+
+
+def test_webhooks_that_were_there_before_stay_even_if_they_are_dead(lab: Lab, theirs: Somebody) -> None:
+    theirs.create(webhook("early", "not-yet-there"))
+    lab.backend.ensure_cluster(quiet)
+    lab.backend.install("kai_scheduler", lab.settings.charts.kai_scheduler, quiet)
+    assert theirs.find(WEBHOOK, "early") is not None
+
+
+def test_what_was_removed_is_told_though_something_is_left(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    steps.apply(lab, "nvidia_runtime_class")
+    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    theirs.put_anything("Secret", "precious", "kai-scheduler")
+    torn = tear_down(lab)
+    assert torn.leftovers != []
+    assert {"nvidia_runtime_class", "labelled_node", "kai_release"} <= torn.gone
+    assert "cluster" not in torn.gone
+
+
+def test_a_release_is_removed_by_the_name_it_was_installed_with(place: Workplace, lab: Lab) -> None:
+    lab.backend.ensure_cluster(quiet)
+    lab.backend.install("nvml_mock", lab.settings.charts.nvml_mock, quiet)
+    file = place.project / "lab.toml"
+    file.write_text(file.read_text().replace('release = "nvml-mock"', 'release = "renamed"'))
+    torn = tear_down(lab_on(place, None))
+    assert torn.leftovers == []
+    assert place.look()["releases"] == {}
+
+
+# -- whose queues ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_kai_crds(theirs: Somebody) -> Iterator[None]:
+    names = [theirs.create(crd)["metadata"]["name"] for crd in kai_crds()]
+    theirs.wait_served("queues")
+    yield
+    for name in ("default-queue", "default"):
+        theirs.delete("queues", name)
+    for name in names:
+        theirs.delete("customresourcedefinitions", name)
+
+
+@pytest.mark.usefixtures("with_kai_crds")
+def test_queues_that_were_there_before_are_not_changed(lab: Lab, theirs: Somebody) -> None:
+    amount = {"quota": 2, "limit": 4, "overQuotaWeight": 1}
+    spec = {"resources": {"gpu": amount, "cpu": amount, "memory": amount}}
+    theirs.create(
+        {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "default"}, "spec": spec}
+    )
+    before = state_of(theirs, "queues", "default")
+    lab.backend.ensure_cluster(quiet)
+    with pytest.raises(LabError, match="queues/default is on the cluster already"):
+        steps.apply(lab, "queues")
+    torn = tear_down(lab)
+    assert "queues/default was not made by this lab and stays" in torn.done
+    assert state_of(theirs, "queues", "default") == before
+    assert [item.what for item in torn.kept if "queues" in item.what] == [
+        "CRD queues.scheduling.run.ai, with its objects"
+    ]
+
+
+@pytest.mark.usefixtures("with_kai_crds")
+def test_queues_that_came_with_the_labs_kai_are_the_labs(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.create(QUEUE | {"spec": {}})
+    assert steps.apply(lab, "queues").changed
+    assert tear_down(lab).leftovers == []
+    assert theirs.find("queues", "default") is None
+
+
+# -- which cluster ---------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_cluster_is_out_of_reach_of_every_step(place: Workplace, lab: Lab, theirs: Somebody) -> None:
+    theirs.create(daemonset("kai-operator", "default") | {"kind": "Deployment"})
+    with pytest.raises(LabError, match="not free for the lab"):
+        lab.backend.ensure_cluster(quiet)
+    assert list(place.settings().lab_dir.glob("kubeconfig*")) == []
+    with pytest.raises(LabError, match="has not been given its cluster"):
+        steps.apply(lab, "nvidia_runtime_class")
+    assert theirs.find("runtimeclasses", "nvidia") is None
+    assert not lab.backend.cluster_exists()
+
+
+def test_without_the_mark_no_step_writes(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.delete("configmaps", "kai-lab-owner", namespace="kube-system")
+    again = lab_of(lab.settings)
+    with pytest.raises(LabError, match="not free for the lab"):
+        steps.apply(again, "nvidia_runtime_class")
+    assert theirs.find("runtimeclasses", "nvidia") is None
+    with pytest.raises(LabError, match="cannot be asked"):
+        tear_down(again)
+
+
+def test_a_lost_kubeconfig_is_not_a_lost_cluster(place: Workplace, lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    (lab.settings.lab_dir / "kubeconfig").unlink()
+    assert lab_on(place, None).backend.cluster_exists()
+    assert tear_down(lab_on(place, None)).leftovers == []
+    assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
+
+
+def test_another_cluster_at_the_same_address_is_another_one(lab: Lab) -> None:
+    lab.backend.ensure_cluster(quiet)
+    note = lab.settings.lab_dir / "given.json"
+    note.write_text(note.read_text().replace(json.loads(note.read_text())["incarnation"], "of-the-cluster-before"))
+    assert not lab.backend.cluster_exists()
+
+
+def test_a_lab_does_not_leave_its_cluster_behind_for_another(place: Workplace, lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    own = (lab.settings.lab_dir / "kubeconfig").read_text()
+    content = yaml.safe_load((place.home / ".kube" / "config").read_text())
+    content["contexts"].append({**content["contexts"][0], "name": "b"})
+    write_kubeconfig(place.home / ".kube" / "config", content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "incarnation", lambda cluster: "b" if cluster.context == "b" else "a")
+        note = lab.settings.lab_dir / "given.json"
+        note.write_text(note.read_text().replace(json.loads(note.read_text())["incarnation"], "a"))
+        other = lab_on(place, "b")
+        with pytest.raises(WrongUse, match=f"on the cluster of context {theirs.context}, and b is another one"):
+            other.backend.ensure_cluster(quiet)
+        with pytest.raises(WrongUse, match="kai-lab down"):
+            steps.apply(other, "nvidia_runtime_class")
+        assert (lab.settings.lab_dir / "kubeconfig").read_text() == own
+        patch.setenv("KAI_LAB_CONTEXT", "b")
+        lab.state.open()
+        assert down_command(everything=False) == 0, "the lab is taken down where it is"
+    assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
+
+
+def test_a_mock_that_was_taken_away_does_not_make_the_gpus_real(lab: Lab, theirs: Somebody) -> None:
+    theirs.advertise()
+    lab.backend.ensure_cluster(quiet)
+    lab.backend.install("nvml_mock", lab.settings.charts.nvml_mock, quiet)
+    theirs.delete("daemonsets", "nvml-mock", namespace="kube-system")
+    assert dict(lab.backend.skips()) == {}
+    assert lab.backend.crossing() is None
 
 
 # -- a cluster that cannot be asked ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, failure, lab_of, told
 from kai_lab_pipeline.assets.versions import LAB_TAG, mark_gone
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline.workbench.teardown import tear_down
+from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
 
 def tear_down_job(group: Group) -> dg.JobDefinition:
@@ -21,13 +21,18 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
         with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"tearing the lab down in run {context.run.run_id[:8]}")
-            torn = tear_down(opened)
+            torn = Torn()
+            try:
+                tear_down(opened, torn)
+            finally:
+                mark_gone(context.instance, group, "torn down", torn.gone)
         for line in torn.done:
             context.log.info(line)
+        for item in torn.kept:
+            context.log.info(f"stays, as helm wants it: {item.what}; remove it with: {item.command}")
         if torn.leftovers:
             left = "\n".join(f"{leftover.what}: {leftover.command}" for leftover in torn.leftovers)
             raise failure(LabError("Something is left of the lab", where=opened.state.name, next_step=left))
-        mark_gone(context.instance, group, "torn down")
 
     @dg.job(
         name="tear_down",

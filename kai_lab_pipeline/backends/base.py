@@ -52,6 +52,8 @@ class StepFacts:
     """Names and digests worth showing, such as the image digest or the chart digest."""
     leftovers: tuple[Leftover, ...] = ()
     """What a removal found still there at its end."""
+    kept: tuple[Leftover, ...] = ()
+    """What stays by design, such as CRDs, with the command that removes it."""
 
 
 class Backend(Protocol):

@@ -7,12 +7,14 @@ crossed.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Leftover, Log, StepFacts
+from kai_lab_pipeline.backends.given import Given
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.inventory import Inventory, key
 from kai_lab_pipeline.backends.owner import (
@@ -50,6 +52,7 @@ class ContextBackend:
         self._settings = settings
         self._pause = pause
         self._kubeconfig = settings.lab_dir / "kubeconfig"
+        self._given = Given(settings.lab_dir / "given.json")
         self._inventory = Inventory(settings)
         self._before: frozenset[str] | None = None
         self.use(lab_toolbox(settings))
@@ -79,41 +82,69 @@ class ContextBackend:
     def ensure_cluster(self, log: Log) -> ClusterFacts:
         """Copy the named context into the lab's own kubeconfig, and mark the cluster as used by this lab.
 
-        Raises WrongUse without a context, LabError when the cluster does not answer or is not free for the lab.
+        Until the mark is the lab's, nothing of the lab points to the cluster. Raises WrongUse without a context,
+        LabError when the cluster does not answer, is not free for the lab, or the lab is on another one.
         """
         self.tools.end_leftovers(log)
-        context = self._context()
+        context = self._named_context()
         content = user_kubeconfig(self._settings).minimal(context)
         # Without transcripts: what a credential plugin prints are credentials.
         check_plugin(content, Toolbox(self.tools.registry).run)
-        write_kubeconfig(self._kubeconfig, content)
-        cluster = self._cluster()
-        version = cluster.version()
-        self._refuse_foreign_queues(cluster)
-        mark = read_mark(cluster)
-        if mark is None:
-            mark = self._first_mark(cluster)
-            write_mark(cluster, mark)
-            log(f"marked the cluster of context {context} as used by lab {self._settings.lab.name}")
-        elif mark.lab_id != lab_id(self._settings.lab_dir):
-            raise self._taken(
-                f"it is used by lab {mark.lab!r} with another state folder, since {mark.since}",
-                "Tear that lab down first ('kai-lab down' in its folder), or take another cluster.",
-            )
+        candidate = self._kubeconfig.with_name("kubeconfig.asked")
+        write_kubeconfig(candidate, content)
+        try:
+            cluster = Cluster(candidate, context)
+            version, incarnation = cluster.version(), cluster.incarnation()
+            self._refuse_another(incarnation, context)
+            self._refuse_foreign_queues(cluster)
+            mark = read_mark(cluster)
+            if mark is None:
+                mark = self._first_mark(cluster)
+                self._given.write(context, incarnation, leaving=True)  # until the mark is there
+                write_mark(cluster, mark)
+                log(f"marked the cluster of context {context} as used by lab {self._settings.lab.name}")
+            if mark.lab_id != lab_id(self._settings.lab_dir):
+                raise self._taken(
+                    f"it is used by lab {mark.lab!r} with another state folder, since {mark.since}",
+                    "Tear that lab down first ('kai-lab down' in its folder), or take another cluster.",
+                )
+            self._given.write(context, incarnation)
+            os.replace(candidate, self._kubeconfig)
+        finally:
+            candidate.unlink(missing_ok=True)
+        self._helm = self._before = None
         note = f"context {context}, Kubernetes {version}"
-        if self._real_gpus(cluster):
+        if self._real_gpus(self._cluster()):
             note += "; its nodes have real GPUs, so the mock is skipped"
-        return ClusterFacts(self._kubeconfig, context, cluster.incarnation(), made=False, note=note)
+        return ClusterFacts(self._kubeconfig, context, incarnation, made=False, note=note)
 
     def cluster_exists(self) -> bool:
         """Whether the cluster carries this lab's mark; False only where that is known.
 
-        Raises LabError when the cluster cannot be asked: not answering is not being gone.
+        Raises LabError when the cluster cannot be asked, or is the very one and has no mark of this lab any more: what
+        the lab made may be there all the same.
         """
-        if not self._kubeconfig.is_file():
+        given = self._given.read()
+        if given is None:
             return False
-        mark = read_mark(self._cluster())
-        return mark is not None and mark.lab_id == lab_id(self._settings.lab_dir)
+        if not self._kubeconfig.is_file():
+            write_kubeconfig(self._kubeconfig, user_kubeconfig(self._settings).minimal(given.context))
+        cluster = self._cluster()
+        if cluster.incarnation() != given.incarnation:
+            return False  # another cluster was made at its address
+        mark = read_mark(cluster)
+        if mark is not None and mark.lab_id == lab_id(self._settings.lab_dir):
+            return True
+        if given.leaving:
+            return False  # a tear-down that found nothing left was cut off at its last step
+        whose = f"is now that of lab {mark.lab!r}" if mark else "is gone"
+        raise LabError(
+            f"The mark of this lab on the cluster of context {given.context} {whose}",
+            where=str(cluster),
+            seen="without it nothing tells what the lab made there from what was there before",
+            next_step="Remove by hand what is left (helm list -A, and what the manifests name), then the lab's folder: "
+            f"rm -r {self._settings.lab_dir}",
+        )
 
     def connect(self) -> Cluster:
         if not self._kubeconfig.is_file():
@@ -122,7 +153,13 @@ class ContextBackend:
                 where=str(self._kubeconfig),
                 next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run --backend context'.",
             )
-        return self._cluster()
+        cluster = self._cluster()
+        named = self._settings.lab.context
+        if named is not None and named != cluster.context:
+            raise self._elsewhere(cluster.context, named)
+        if self._before is None:
+            self._before = self._own_mark(cluster).found
+        return cluster
 
     def remove_cluster(self, log: Log) -> StepFacts:
         """Take away the last of what the lab made here: releases, namespaces, and the mark when nothing is left.
@@ -135,28 +172,24 @@ class ContextBackend:
             return StepFacts("the lab has no cluster", changed=False)
         cluster = self.connect()
         mark = self._own_mark(cluster)
-        charts = self._settings.charts.by_component()
-        for component in reversed(charts):
-            self.uninstall(component, charts[component], log)
+        left = self._remove_releases(cluster, mark, log)
         self._inventory.remove_namespaces(cluster, mark, log, self._pause)
-        left = [*self._releases_left(cluster), *self._inventory.leftovers(cluster, mark)]
-        kept = self._inventory.kept_definitions(cluster, mark)
+        left += self._inventory.leftovers(cluster, mark)
+        kept = self._inventory.kept_definitions(cluster)
         if not left:
+            self._given.leave()
             remove_mark(cluster)
             self._kubeconfig.unlink()
+            self._given.forget()
         facts = {f"left behind {n}": f"{item.what}: {item.command}" for n, item in enumerate([*left, *kept], start=1)}
         said = f"removed what the lab made on context {cluster.context}; the cluster itself is not the lab's"
-        said += f"; {len(left)} things stay" if left else ""
-        if kept:
-            said += "; helm keeps CRDs by design: " + "; ".join(f"{item.what} ({item.command})" for item in kept)
-        return StepFacts(said, facts=facts, leftovers=tuple(left))
+        return StepFacts(said, facts=facts, leftovers=tuple(left), kept=tuple(kept))
 
     # -- image and releases ------------------------------------------------------------------------------------------
 
     def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
-        if self._before is None:
-            self._before = self._own_mark(self.connect()).found
-        return key(resource, namespace, name) in self._before
+        self.connect()
+        return key(resource, namespace, name) in (self._before or ())
 
     def keep_output(self, folder: Path) -> None:
         self.tools.transcripts = folder
@@ -216,8 +249,8 @@ class ContextBackend:
             if any(f"{row.get('namespace')}/{row.get('name')}" == name for row in releases.rows()):
                 raise self._taken(
                     f"the release {chart.release} in namespace {chart.namespace} was not installed by this lab",
-                    f"Take another release name in lab.toml, or remove it: helm uninstall {chart.release} "
-                    f"-n {chart.namespace}",
+                    f"Take another release name in lab.toml, or remove it: {_helm_of(cluster)} uninstall "
+                    f"{chart.release} -n {chart.namespace}",
                 )
             mark_release(cluster, chart.namespace, chart.release, ours=True)  # before: a cut-off install is ours
         deadline_s = install_deadline_s(self._settings, component)
@@ -241,9 +274,8 @@ class ContextBackend:
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
-    def _context(self) -> str:
-        # The lab's own kubeconfig holds the one context it was given: a tear-down needs no setting to find it again.
-        context = self._settings.lab.context or own_context(self._kubeconfig)
+    def _named_context(self) -> str:
+        context = self._settings.lab.context
         if not context:
             raise WrongUse(
                 "Backend 'context' needs the name of a kubeconfig context; the current one is never used",
@@ -253,18 +285,56 @@ class ContextBackend:
         return context
 
     def _cluster(self) -> Cluster:
-        return Cluster(self._kubeconfig, self._context())
+        # The lab's own kubeconfig holds the one context it was given: no setting is needed to find it again.
+        context = own_context(self._kubeconfig)
+        if context is None:
+            raise LabError("The lab's own kubeconfig names no context", where=str(self._kubeconfig))
+        return Cluster(self._kubeconfig, context)
+
+    def _refuse_another(self, incarnation: str, context: str) -> None:
+        """Raise WrongUse while the lab is on another cluster: that one would be forgotten with all that is on it."""
+        given = self._given.read()
+        if given is None or given.incarnation == incarnation or given.leaving:
+            return
+        try:
+            if not self.cluster_exists():
+                return
+        except LabError as error:
+            raise self._elsewhere(given.context, context, error.text()) from error
+        raise self._elsewhere(given.context, context)
+
+    def _elsewhere(self, here: str, asked: str, seen: str = "") -> WrongUse:
+        return WrongUse(
+            f"This lab is on the cluster of context {here}, and {asked} is another one",
+            where=f"lab {self._settings.lab.name}, {self._kubeconfig}",
+            seen=seen,
+            next_step="Take it down there first ('kai-lab down'), or give the new one a lab of its own (KAI_LAB_NAME).",
+        )
 
     def _releases(self, cluster: Cluster) -> Releases:
         if self._helm is None:
             self._helm = lab_helm(self._settings, self.tools.run, cluster)
-        return Releases(self._helm, cluster, pause=self._pause)
+        return Releases(
+            self._helm,
+            cluster,
+            pause=self._pause,
+            foreign=lambda resource, name: key(resource, None, name) in (self._before or ()),
+        )
 
-    def _releases_left(self, cluster: Cluster) -> list[Leftover]:
-        """Releases that the mark still calls the lab's: `uninstall` takes out what it removed."""
-        helm = f"helm --kubeconfig {cluster.kubeconfig} --kube-context {cluster.context}"
-        names = [name.split("/", 1) for name in sorted(self._own_mark(cluster).releases)]
-        return [Leftover(f"helm release {name}", f"{helm} uninstall {name} -n {space}") for space, name in names]
+    def _remove_releases(self, cluster: Cluster, mark: Mark, log: Log) -> list[Leftover]:
+        """Remove what the mark calls the lab's, whatever lab.toml calls it by now; what stays, with its command."""
+        releases = self._releases(cluster)
+        template = self._settings.charts.nvml_mock
+        for name in sorted(mark.releases):
+            namespace, release = name.split("/", 1)
+            releases.uninstall(template.model_copy(update={"release": release, "namespace": namespace}), log)
+        there = {f"{row.get('namespace')}/{row.get('name')}" for row in releases.rows()}
+        for name in sorted(mark.releases - there):
+            mark_release(cluster, *name.split("/", 1), ours=False)
+        return [
+            Leftover(f"helm release {name}", f"{_helm_of(cluster)} uninstall {name} -n {space}")
+            for space, name in (entry.split("/", 1) for entry in sorted(mark.releases & there))
+        ]
 
     def _own_mark(self, cluster: Cluster) -> Mark:
         mark = read_mark(cluster)
@@ -279,7 +349,7 @@ class ContextBackend:
         rows = self._releases(cluster).rows()
         theirs = [row for row in rows if str(row.get("chart", "")).startswith(prefix)]
         given = frozenset(
-            f"{row['namespace']}/{row['name']}" for row in theirs if self._given(cluster, row["namespace"])
+            f"{row['namespace']}/{row['name']}" for row in theirs if self._handed_over(cluster, row["namespace"])
         )
         key, value = next(iter(PART_OF.items()))
         for row in theirs:
@@ -298,10 +368,12 @@ class ContextBackend:
                 "Take another cluster, or remove that KAI first.",
             )
         found = self._inventory.present(cluster)
+        if given:  # handed over with its queues
+            found = frozenset(name for name in found if not name.startswith("queues/"))
         return new_mark(self._settings.lab.name, self._settings.lab_dir, made=False, found=found, releases=given)
 
     @staticmethod
-    def _given(cluster: Cluster, namespace: str) -> bool:
+    def _handed_over(cluster: Cluster, namespace: str) -> bool:
         found = cluster.find("namespaces", namespace) or {}
         labels = (found.get("metadata") or {}).get("labels") or {}
         return all(labels.get(key) == value for key, value in PART_OF.items())
@@ -319,12 +391,17 @@ class ContextBackend:
             )
 
     def _taken(self, why: str, next_step: str) -> LabError:
-        return LabError(
-            f"The cluster of context {self._context()} is not free for the lab", seen=why, next_step=next_step
-        )
+        context = self._settings.lab.context or own_context(self._kubeconfig)
+        return LabError(f"The cluster of context {context} is not free for the lab", seen=why, next_step=next_step)
 
     def _real_gpus(self, cluster: Cluster) -> bool:
-        """Whether a node advertises GPUs and the mock is not what shows them."""
+        """Whether a node advertises GPUs and the mock is not what shows them.
+
+        Where the lab installed the mock they are not real, also while the mock is away: the node shows its GPUs on.
+        """
+        chart, mark = self._settings.charts.nvml_mock, read_mark(cluster)
+        if mark is not None and f"{chart.namespace}/{chart.release}" in mark.releases:
+            return False
         shown = [(node.get("status") or {}).get("allocatable") or {} for node in cluster.objects("nodes")]
         if not any(str(resources.get(GPU_RESOURCE, "0")) != "0" for resources in shown):
             return False
@@ -339,3 +416,8 @@ class ContextBackend:
         return (
             "the nodes advertise nvidia.com/gpu and no mock is there: these are real GPUs, and the mock would hide them"
         )
+
+
+def _helm_of(cluster: Cluster) -> str:
+    """helm on this cluster and no other, as a person types it."""
+    return f"helm --kubeconfig {cluster.kubeconfig} --kube-context {cluster.context}"

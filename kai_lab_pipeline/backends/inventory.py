@@ -21,8 +21,16 @@ MADE_BY_KAI = "kai-resource-reservation"
 """Namespace that KAI makes for its reservation pods."""
 GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
 """Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
+MOCK_LABELS = ("nvidia.com/gpu.present",)
+"""Node labels that nvml-mock's pod writes and leaves behind (0.3.0, measured)."""
+WEBHOOKS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 NAMESPACE_DEADLINE_S = 60.0
-WORKLOADS = ("pods", "deployments", "daemonsets")
+_MADE_BY_ITSELF = frozenset(
+    {"events", "endpoints", "endpointslices", "leases", "controllerrevisions", "bindings", "localsubjectaccessreviews"}
+)
+"""Resources that clusters write of themselves, and that go with what they are about."""
+_IN_EVERY_NAMESPACE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
+_KAI_GROUPS = frozenset(api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai.")))
 
 
 class Inventory:
@@ -46,18 +54,20 @@ class Inventory:
         return tuple(sorted((named | {MADE_BY_KAI}) - SHARED_NAMESPACES))
 
     def present(self, cluster: Cluster) -> frozenset[str]:
-        """What of the lab's names is on a cluster now: objects, namespaces, KAI's CRDs, and GPU labels of nodes."""
+        """What of the lab's names is on a cluster now: objects, namespaces, GPU labels of nodes; and all webhooks."""
         there = {key(*item) for item in self.objects() if cluster.find(item[0], item[2], namespace=item[1]) is not None}
         there |= {key("namespaces", None, name) for name in self.namespaces() if cluster.find("namespaces", name)}
-        there |= {key("customresourcedefinitions", None, name) for name in _kai_definitions(cluster)}
+        there |= {key(hooks, None, obj["metadata"]["name"]) for hooks in WEBHOOKS for obj in cluster.objects(hooks)}
         for node in cluster.objects("nodes"):
             meta = node["metadata"]
-            there |= {key("labels", meta["name"], label) for label in GPU_LABELS if label in (meta.get("labels") or {})}
+            labels = set(meta.get("labels") or ()) & {*GPU_LABELS, *MOCK_LABELS}
+            there |= {key("labels", meta["name"], label) for label in labels}
         return frozenset(there)
 
     def remove_namespaces(self, cluster: Cluster, mark: Mark, log: Log, pause: Callable[[float], None]) -> None:
         """Delete the namespaces that came with the lab and hold nothing of others, and wait until they are gone."""
-        waiting = [name for name in self._came_with_the_lab(mark) if not self._others_in(cluster, name)]
+        there = [name for name in self._came_with_the_lab(mark) if cluster.find("namespaces", name) is not None]
+        waiting = [name for name in there if not self._others_in(cluster, name)]
         waiting = [name for name in waiting if cluster.delete("namespaces", name)]
         deadline = time.monotonic() + NAMESPACE_DEADLINE_S
         for name in waiting:
@@ -83,49 +93,63 @@ class Inventory:
                 left.append(Leftover(what, f"{kubectl} delete namespaces {name}"))
         return left
 
-    def kept_definitions(self, cluster: Cluster, mark: Mark) -> list[Leftover]:
-        """KAI's CRDs that came with the lab: helm keeps them by design, as do their objects."""
+    def kept_definitions(self, cluster: Cluster) -> list[Leftover]:
+        """KAI's CRDs: helm keeps them by design, as do their objects."""
         kubectl = kubectl_of(cluster)
         return [
             Leftover(f"CRD {name}, with its objects", f"{kubectl} delete crd {name}")
             for name in _kai_definitions(cluster)
-            if key("customresourcedefinitions", None, name) not in mark.found
         ]
 
     def _came_with_the_lab(self, mark: Mark) -> list[str]:
         return [name for name in self.namespaces() if key("namespaces", None, name) not in mark.found]
 
     def _others_in(self, cluster: Cluster, namespace: str) -> list[str]:
-        """Workloads in a namespace that are nobody's children, not on their way out, and not of the lab's releases."""
+        """What in a namespace does not come from the lab's releases, from KAI or from the cluster itself.
+
+        Every kind that the API server has is looked at: a namespace takes all of them with it.
+        """
         releases = {chart.release for chart in self._settings.charts.by_component().values()}
+        found = [
+            (resource, obj)
+            for resource, objects in cluster.everything_in(namespace, leave_out=_MADE_BY_ITSELF)
+            for obj in objects
+            if (resource, obj["metadata"]["name"]) not in _IN_EVERY_NAMESPACE
+        ]
+        living = {obj["metadata"]["uid"]: obj for _, obj in found}
         return [
-            f"{resource}/{obj['metadata']['name']}"
-            for resource in WORKLOADS
-            for obj in cluster.objects(resource, namespace=namespace)
-            if not _belongs(obj, releases)
+            f"{resource}/{obj['metadata']['name']}" for resource, obj in found if not _belongs(obj, releases, living)
         ]
 
 
-def _belongs(obj: Mapping[str, Any], releases: set[str]) -> bool:
+def _belongs(obj: Mapping[str, Any], releases: set[str], living: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether an object goes with the lab: by itself, or because what owns it does."""
     meta = obj["metadata"]
-    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
-    return bool(
-        meta.get("ownerReferences")
-        or meta.get("deletionTimestamp")
-        or is_ours(obj)
-        or annotations.get("meta.helm.sh/release-name") in releases
-        or meta.get("namespace") == MADE_BY_KAI
-        or labels.get("app") == MADE_BY_KAI
-    )
+    if meta.get("deletionTimestamp") or is_ours(obj):
+        return True
+    if (meta.get("annotations") or {}).get("meta.helm.sh/release-name") in releases:
+        return True
+    if (meta.get("labels") or {}).get("app") == MADE_BY_KAI or meta["name"] == MADE_BY_KAI:
+        return True
+    if str(obj.get("apiVersion", "")).split("/")[0] in _KAI_GROUPS:
+        return True
+    owners = meta.get("ownerReferences") or ()
+    return bool(owners) and all(_owner_belongs(owner, releases, living) for owner in owners)
+
+
+def _owner_belongs(owner: Mapping[str, Any], releases: set[str], living: Mapping[str, Mapping[str, Any]]) -> bool:
+    if str(owner.get("apiVersion", "")).split("/")[0] in _KAI_GROUPS:
+        return True
+    known = living.get(str(owner.get("uid")))
+    return known is None or _belongs(known, releases, living)  # an owner that is gone takes it along
 
 
 def _kai_definitions(cluster: Cluster) -> list[str]:
-    groups = {api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai."))}
     try:
         names = [str(crd["metadata"]["name"]) for crd in cluster.objects("customresourcedefinitions")]
     except NotFound:
         return []
-    return [name for name in names if name.split(".", 1)[-1] in groups]
+    return [name for name in names if name.split(".", 1)[-1] in _KAI_GROUPS]
 
 
 def kubectl_of(cluster: Cluster) -> str:

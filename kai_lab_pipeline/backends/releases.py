@@ -29,7 +29,16 @@ LOG_TAIL = 6
 class Releases:
     """The releases of one cluster."""
 
-    def __init__(self, helm: Helm, cluster: Cluster, *, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        helm: Helm,
+        cluster: Cluster,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        foreign: Callable[[str, str], bool] = lambda resource, name: False,
+    ) -> None:
+        """`foreign` tells which cluster-wide objects (resource, name) are somebody else's and stay."""
+        self._foreign = foreign
         self._helm = helm
         self._cluster = cluster
         self._pause = pause
@@ -162,6 +171,8 @@ class Releases:
                 if {service.get("namespace") for service in services} != {chart.namespace}:
                     continue
                 names = {str(service.get("name")) for service in services}
+                if self._foreign(resource, str(obj["metadata"]["name"])):
+                    continue
                 if not any(self._cluster.find("services", name, namespace=chart.namespace) for name in names):
                     name = str(obj["metadata"]["name"])
                     log(f"removing webhook {name}, which an earlier {chart.release} left: its service is gone")

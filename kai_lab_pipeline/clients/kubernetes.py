@@ -169,6 +169,28 @@ class Cluster:
         except NotFound:
             return None
 
+    def everything_in(
+        self, namespace: str, *, leave_out: frozenset[str] = frozenset()
+    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Each namespaced resource that can be listed, with its objects in a namespace. Raises ApiError."""
+        for base, api_version in self._api_versions():
+            for kind in self._call("GET", base, what=f"list what {base} has")["resources"]:
+                name = str(kind["name"])
+                if not kind.get("namespaced") or "list" not in kind.get("verbs", ()) or name in leave_out:
+                    continue
+                path = f"{base}/namespaces/{namespace}/{name}"
+                try:
+                    items = self._call("GET", path, what=f"list {name}").get("items") or []
+                except NotFound:
+                    continue  # its API was removed meanwhile
+                yield name, [{"apiVersion": api_version, "kind": kind["kind"], **item} for item in items]
+
+    def _api_versions(self) -> Iterator[tuple[str, str]]:
+        yield "/api/v1", "v1"
+        for group in self._call("GET", "/apis", what="list the APIs")["groups"]:
+            version = str(group["preferredVersion"]["groupVersion"])
+            yield f"/apis/{version}", version
+
     def version(self) -> str:
         """The API server's version, such as ``v1.34.0``."""
         return str(self._call("GET", "/version", what="read the version").get("gitVersion", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 def down_command(*, everything: bool) -> int:
     """Tear down this lab, or with `everything` each lab of the project and its state folder; returns the exit code."""
     settings = settings_with({})
-    labs = _all_labs(settings) if everything else [settings]
+    labs = [_where_it_is(lab) for lab in (_all_labs(settings) if everything else [settings])]
     if not everything:
         LabState.of(settings).check_backend()
     out, code = console(), OK
@@ -39,20 +40,33 @@ def down_command(*, everything: bool) -> int:
             out.print(f"  {line}", markup=False)
         for leftover in torn.leftovers:
             out.print(f"  left: {leftover.what}; remove it with: {leftover.command}", markup=False)
+        for item in torn.kept:
+            out.print(f"  stays, as helm wants it: {item.what}; remove it with: {item.command}", markup=False)
         said = "nothing is left" if not torn.leftovers else f"{len(torn.leftovers)} things are left"
+        said += f" but the {len(torn.kept)} things that helm keeps" if torn.kept and not torn.leftovers else ""
         out.print(f"Lab {state.name}: {said}.")
         if torn.leftovers:
             code = INFRASTRUCTURE
     return code
 
 
+def _where_it_is(settings: Settings) -> Settings:
+    """A lab on a kubeconfig context is taken down where it is, also when the settings name another context by now."""
+    if settings.lab.backend != "context" or not (settings.lab_dir / "kubeconfig").is_file():
+        return settings
+    return settings.model_copy(update={"lab": settings.lab.model_copy(update={"context": None})})
+
+
 def _down(settings: Settings, *, forget: bool) -> Torn:
     lab = Lab(settings, f"down-{uuid.uuid4().hex[:8]}", lambda _: None)
     lab.hold("tearing the lab down")
+    torn = Torn()
     try:
-        torn = tear_down(lab)
-        if not torn.leftovers and lab.state.recorded() is not None:
-            _tell_dagster(settings)
+        try:
+            tear_down(lab, torn)
+        finally:
+            if torn.gone and lab.state.recorded() is not None:
+                _tell_dagster(settings, torn.gone)
     finally:
         lab.release()
     if forget and not torn.leftovers:
@@ -62,13 +76,13 @@ def _down(settings: Settings, *, forget: bool) -> Torn:
     return torn
 
 
-def _tell_dagster(settings: Settings) -> None:
+def _tell_dagster(settings: Settings, gone: Collection[str]) -> None:
     """The UI must not go on showing green what is gone."""
     from kai_lab_pipeline.assets.group import Group
     from kai_lab_pipeline.assets.versions import mark_gone
 
     with dagster_instance(settings) as instance:
-        mark_gone(instance, Group("lab", settings), "torn down")
+        mark_gone(instance, Group("lab", settings), "torn down", gone)
 
 
 def _all_labs(settings: Settings) -> list[Settings]:

@@ -23,8 +23,6 @@ MANIFESTS: Mapping[str, str] = {
 """The manifest of each asset that is one; the device plugin's is named in lab.toml."""
 REPLACEABLE = ("RuntimeClass",)
 """Kinds besides pods with fields that cannot change (a RuntimeClass's handler) and that hold no state of their own."""
-HANDED_OVER = ("Queue",)
-"""Kinds that come with KAI: its chart makes queues of these names, and where KAI is the lab's they are its to set."""
 _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 POD_END_S = 60.0
 """Longest time a replaced pod gets to end, real seconds: busybox's sleep ignores TERM for its 30 s of grace."""
@@ -78,7 +76,7 @@ class Applier:
         meta = obj["metadata"]
         resource = self.cluster.resource_of(obj)
         before = self.cluster.find(resource, meta["name"], namespace=meta.get("namespace"))
-        if before is not None and obj["kind"] not in HANDED_OVER and is_foreign(self.backend, resource, before):
+        if before is not None and is_foreign(self.backend, resource, before):
             return self._as_it_was(obj, resource, before), 1
         try:
             after, attempts = self._retry(lambda: self.cluster.apply(obj), f"apply {obj['kind']} {meta['name']}")

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Backend
+from kai_lab_pipeline.backends.inventory import kubectl_of
 from kai_lab_pipeline.clients.kubernetes import is_ours
 from kai_lab_pipeline.lab.errors import LabError
+
+COME_WITH_KAI = ("queues",)
+"""KAI's own chart makes queues of the lab's names: where they came with the lab's KAI, they are the lab's to set."""
 
 
 def is_foreign(backend: Backend, resource: str, living: Mapping[str, Any]) -> bool:
@@ -18,7 +22,8 @@ def is_foreign(backend: Backend, resource: str, living: Mapping[str, Any]) -> bo
     if backend.makes_cluster:
         return False
     meta = living["metadata"]
-    return not is_ours(living) or backend.was_there(resource, meta.get("namespace"), meta["name"])
+    ours = resource in COME_WITH_KAI or is_ours(living)
+    return not ours or backend.was_there(resource, meta.get("namespace"), meta["name"])
 
 
 def refuse_foreign(backend: Backend, resource: str, living: Mapping[str, Any], why: str = "") -> None:
@@ -33,5 +38,6 @@ def refuse_foreign(backend: Backend, resource: str, living: Mapping[str, Any], w
         f"{resource}/{name} is on the cluster already, and the lab did not make it",
         where=f"namespace {namespace}" if namespace else "cluster-wide",
         seen="; ".join(filter(None, (why, f"written by {', '.join(writers)}" if writers else ""))),
-        next_step=f"It stays as it is. If it may go, kubectl delete {resource} {name}{scope}, and materialise again.",
+        next_step=f"It stays as it is. If it may go, {kubectl_of(backend.connect())} delete {resource} {name}{scope}, "
+        "and materialise again.",
     )

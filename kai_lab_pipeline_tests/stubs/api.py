@@ -70,6 +70,11 @@ class ApiStub:
             return self.answers[path]
         if path == "/version":
             return 200, {"gitVersion": "v1.34.0"}
+        if path == "/apis":
+            return 200, {"groups": []}
+        if path == "/api/v1":
+            resources = [{"name": "pods", "kind": "Pod"}, {"name": "configmaps", "kind": "ConfigMap"}]
+            return 200, {"resources": [{**kind, "namespaced": True, "verbs": ["get", "list"]} for kind in resources]}
         parts = path.strip("/").split("/")
         parts = parts[2:] if parts[0] == "api" else parts[3:]
         namespace = ""
