@@ -30,6 +30,8 @@ _MADE_BY_ITSELF = frozenset(
 )
 """Resources that clusters write of themselves, and that go with what they are about."""
 _IN_EVERY_NAMESPACE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
+_MADE_BY_KAI = frozenset(("secrets", f"{name}-webhook-tls-secret") for name in ("kai-admission", "podgroup", "queue"))
+"""What KAI's services make for themselves, without an owner (v0.17.0): their webhooks' certificates."""
 _KAI_GROUPS = frozenset(api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai.")))
 
 
@@ -114,7 +116,7 @@ class Inventory:
             (resource, obj)
             for resource, objects in cluster.everything_in(namespace, leave_out=_MADE_BY_ITSELF)
             for obj in objects
-            if (resource, obj["metadata"]["name"]) not in _IN_EVERY_NAMESPACE
+            if (resource, obj["metadata"]["name"]) not in _IN_EVERY_NAMESPACE | _MADE_BY_KAI
         ]
         living = {obj["metadata"]["uid"]: obj for _, obj in found}
         return [
