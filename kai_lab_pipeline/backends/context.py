@@ -99,10 +99,12 @@ class ContextBackend:
             self._refuse_foreign_queues(cluster)
             mark = read_mark(cluster)
             if mark is None:
-                mark = self._first_mark(cluster)
+                first, before = self._first_mark(cluster), self._given.read()
                 self._given.write(context, incarnation, leaving=True)  # until the mark is there
-                write_mark(cluster, mark)
-                log(f"marked the cluster of context {context} as used by lab {self._settings.lab.name}")
+                mark = write_mark(cluster, first)
+                log(f"the cluster of context {context} is marked as used by lab {mark.lab}")
+                if mark.lab_id != first.lab_id and before is None:
+                    self._given.forget()
             if mark.lab_id != lab_id(self._settings.lab_dir):
                 raise self._taken(
                     f"it is used by lab {mark.lab!r} with another state folder, since {mark.since}",

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from kai_lab_pipeline.clients.kubernetes import Cluster
+from kai_lab_pipeline.clients.kubernetes import Cluster, Conflict
 from kai_lab_pipeline.lab.errors import LabError
 
 NAMESPACE, NAME = "kube-system", "kai-lab-owner"
@@ -87,22 +88,35 @@ def read_mark(cluster: Cluster) -> Mark | None:
     )
 
 
-def write_mark(cluster: Cluster, mark: Mark) -> None:
-    cluster.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": dict(PART_OF)},
-            "data": {
-                "lab": mark.lab,
-                "id": mark.lab_id,
-                "since": mark.since,
-                "made": "true" if mark.made else "false",
-                "found": json.dumps(sorted(mark.found)),
-                **{_RELEASE + name.replace("/", ".", 1): "installed" for name in mark.releases},
-            },
-        }
-    )
+def write_mark(cluster: Cluster, mark: Mark) -> Mark:
+    """Mark a cluster that has no mark; returns the mark it has then, which is another lab's if that came first.
+
+    Raises ApiError.
+    """
+    try:
+        cluster.create(_config_map(mark))
+    except Conflict:
+        there = read_mark(cluster)
+        if there is None:
+            raise  # taken away in this very moment: whoever asked may try again
+        return there
+    return mark
+
+
+def _config_map(mark: Mark) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": dict(PART_OF)},
+        "data": {
+            "lab": mark.lab,
+            "id": mark.lab_id,
+            "since": mark.since,
+            "made": "true" if mark.made else "false",
+            "found": json.dumps(sorted(mark.found)),
+            **{_RELEASE + name.replace("/", ".", 1): "installed" for name in mark.releases},
+        },
+    }
 
 
 def mark_release(cluster: Cluster, namespace: str, name: str, *, ours: bool) -> None:

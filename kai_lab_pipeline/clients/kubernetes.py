@@ -15,10 +15,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from kai_lab_pipeline.lab.errors import LabError, is_about_the_request
+from kai_lab_pipeline.clients.api_errors import (
+    NOT_SERVED,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unreachable,
+    is_transient,
+    refused,
+    refused_with,
+    unanswered,
+)
+from kai_lab_pipeline.lab.errors import LabError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
+
+__all__ = [
+    "CONNECTIONS",
+    "FIELD_MANAGER",
+    "KAI_GROUPS",
+    "KINDS",
+    "REQUEST_TIMEOUT_S",
+    "ApiError",
+    "Cluster",
+    "Conflict",
+    "Forbidden",
+    "Invalid",
+    "NotFound",
+    "Unreachable",
+    "is_ours",
+    "is_transient",
+]
 
 FIELD_MANAGER = "kai-lab"
 """Field manager of everything the lab applies: managedFields then say what is ours."""
@@ -45,6 +75,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "schedulingshards": ("kai.scheduler/v1", "SchedulingShard"),
 }
 """Plural resource names of the evidence bundle, with their API version and kind."""
+KAI_GROUPS = frozenset({"scheduling.run.ai", "kai.scheduler"})
+"""API groups of the CRDs that the lab installs."""
 
 
 def is_ours(obj: Mapping[str, Any]) -> bool:
@@ -54,69 +86,6 @@ def is_ours(obj: Mapping[str, Any]) -> bool:
     things may have been there before the lab.
     """
     return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
-
-
-class ApiError(LabError):
-    """The API server answered with an error Status, or could not be reached (`code` 0)."""
-
-    def __init__(self, what: str, *, code: int, reason: str, message: str, where: str = "", transient: bool = False):
-        self.code = code
-        self.reason = reason
-        self.message = message
-        super().__init__(what, where=where, seen=message, transient=transient, finding=is_about_the_request(code))
-
-    def status(self) -> dict[str, Any]:
-        """The error as a Status object, as a dry-run's answer is kept in the evidence."""
-        return {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code,
-        }
-
-
-class NotFound(ApiError):
-    """404: the object is absent (or its kind: a CRD that is not there, or not yet)."""
-
-
-class Conflict(ApiError):
-    """409: somebody else changed or owns it."""
-
-
-class Forbidden(ApiError):
-    """403: refused by admission (a webhook's denial, a missing RuntimeClass) or by rights."""
-
-
-class Invalid(ApiError):
-    """422: a field's value is not allowed or not changeable."""
-
-
-class Unreachable(ApiError):
-    """No answer from the API server."""
-
-
-_BY_CODE: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
-_WEBHOOK_NOT_SERVING = (
-    "connect: connection refused",
-    "no endpoints available for service",
-    "EOF",
-    "context deadline exceeded",
-)
-
-
-def is_transient(code: int, message: str) -> bool:
-    """Whether an API error is known to pass by itself: a webhook that does not serve yet, or an overloaded server.
-
-    A denial, an unknown certificate or a bad value is not: those fail at once. Source: KAI v0.17.0 and Kubernetes v1.34
-    as measured, where the webhook's window after installation gives exactly these causes.
-    """
-    if code in (0, 429, 503, 504):
-        return True
-    if code == 500 and "failed calling webhook" in message:
-        return any(cause in message for cause in _WEBHOOK_NOT_SERVING)
-    return False
 
 
 _CONNECTIONS: dict[tuple[str, str, int], Any] = {}
@@ -237,7 +206,7 @@ class Cluster:
                 for line in filter(None, lines):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        raise _api_error(event["object"], f"watch {resource}", str(self))
+                        raise refused(event["object"], f"watch {resource}", str(self))
                     yield event["type"], event["object"]
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
             return  # a broken stream is an ended stream: whoever watches lists again
@@ -255,9 +224,11 @@ class Cluster:
             ("force", "true" if force else ""),
             ("dryRun", "All" if dry_run else ""),
         ]
-        return self._call(
+        resource = self.resource_of(obj)
+        return self._write(
+            resource,
             "PATCH",
-            self._path(self.resource_of(obj), meta.get("namespace"), meta["name"]),
+            self._path(resource, meta.get("namespace"), meta["name"]),
             query=query,
             body=dict(obj),
             content_type="application/apply-patch+yaml",
@@ -268,9 +239,11 @@ class Cluster:
         """Create one object; raises Conflict when it is there."""
         meta = obj["metadata"]
         query = [("fieldManager", FIELD_MANAGER), ("dryRun", "All" if dry_run else "")]
-        return self._call(
+        resource = self.resource_of(obj)
+        return self._write(
+            resource,
             "POST",
-            self._path(self.resource_of(obj), meta.get("namespace")),
+            self._path(resource, meta.get("namespace")),
             query=query,
             body=dict(obj),
             what=f"create {obj['kind']} {meta.get('name', '')}",
@@ -297,6 +270,21 @@ class Cluster:
         except NotFound:
             return False
         return True
+
+    def _write(self, resource: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return self._call(*arguments, **options)
+        except NotFound as error:
+            error.transient = any(words in error.message for words in NOT_SERVED) and self._is_coming(resource)
+            raise
+
+    def _is_coming(self, resource: str) -> bool:
+        """Whether a kind is promised by a CRD that the lab installs, and only not served yet."""
+        group, _, version = KINDS[resource][0].rpartition("/")
+        definition = self.find("customresourcedefinitions", f"{resource}.{group}") if group in KAI_GROUPS else None
+        if definition is None or definition["metadata"].get("deletionTimestamp"):
+            return False
+        return any(item.get("name") == version and item.get("served") for item in definition["spec"]["versions"])
 
     # -- plumbing --------------------------------------------------------------------------------------------------
 
@@ -411,39 +399,9 @@ class Cluster:
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(
-                f"The API server did not answer when asked to {what}",
-                code=0,
-                reason=type(error).__name__,
-                message=str(error),
-                where=str(self),
-                transient=True,
-            ) from error
+            raise unanswered(error, what, str(self)) from error
         if response.status >= 400:
             text = response.data if not stream else response.read()
-            raise _api_error(_status_of(text, response.status), what, str(self))
+            built_in = not path.startswith(tuple(f"/apis/{group}/" for group in KAI_GROUPS))
+            raise refused_with(text, response.status, what, str(self), built_in=built_in)
         return response
-
-
-def _status_of(body: bytes, code: int) -> dict[str, Any]:
-    text = body.decode("utf-8", "replace").strip()
-    try:
-        status = json.loads(text)
-    except ValueError:
-        status = None
-    if isinstance(status, dict) and status.get("kind") == "Status":
-        return status
-    return {"code": code, "reason": "", "message": text[:1000]}
-
-
-def _api_error(status: Mapping[str, Any], what: str, where: str) -> ApiError:
-    code = int(status.get("code") or 0)
-    message = str(status.get("message", ""))
-    return _BY_CODE.get(code, ApiError)(
-        f"The API server refused to {what} ({code} {status.get('reason', '')})".replace(" )", ")"),
-        code=code,
-        reason=str(status.get("reason", "")),
-        message=message,
-        where=where,
-        transient=is_transient(code, message),
-    )

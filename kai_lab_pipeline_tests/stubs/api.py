@@ -85,6 +85,11 @@ class ApiStub:
             return 404, status(404, "NotFound", "the server could not find the requested resource")
         if parts[2:] == ["log"]:
             return (200, self.logs[name]) if name in self.logs else (400, status(400, "BadRequest", "waiting to start"))
+        if method == "POST":
+            meta = body.pop("metadata")
+            if (resource, namespace, meta["name"]) in self.objects:
+                return 409, status(409, "AlreadyExists", f'{resource} "{meta["name"]}" already exists')
+            return 201, self.put(resource, namespace, meta["name"], **body, metadata=meta)
         if not name:
             items = [o for (r, n, _), o in self.objects.items() if r == resource and (not namespace or n == namespace)]
             return 200, {"items": items, "metadata": {"resourceVersion": "1"}}
