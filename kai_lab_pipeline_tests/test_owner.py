@@ -68,5 +68,6 @@ def test_a_lab_that_saw_no_mark_does_not_take_over_the_one_written_since(
     else:
         with pytest.raises(LabError, match="used by lab 'the first' with another state folder"):
             backend.ensure_cluster(lambda line: None)
+        assert not backend.cluster_exists(), "nothing of this lab points to it"
     assert read_mark(cluster) == there
     assert place.api.names("configmaps") == [NAME]
