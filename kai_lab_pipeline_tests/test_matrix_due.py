@@ -62,6 +62,19 @@ def test_what_one_version_breaks_alone_is_confirmed_there_and_not_in_the_combina
     assert key(BOTH) in reasons(other_lane)
 
 
+def test_what_breaks_in_both_lanes_is_no_chance() -> None:
+    both_lanes = candidate_sets(PINNED, {"kai_scheduler": ("v0.18.3",)})
+
+    def again(*history: VerdictRecord) -> set[Lane]:
+        found = due(both_lanes, build_matrix([record({}), *history], PINNED), backend="rehearsal")
+        return {one.version_set.lane for one in found if one.reason is Reason.RERUN}
+
+    fresh, upgrade = record(KAI_18, [2, 7]), record(KAI_18, [2, 7], lane=Lane.UPGRADE)
+    assert again(fresh, upgrade) == set()
+    assert again(fresh, record(KAI_18, lane=Lane.UPGRADE)) == {Lane.FRESH}
+    assert again(fresh, record(KAI_18, [2], lane=Lane.UPGRADE)) == {Lane.FRESH}, "claim 7 broke once only"
+
+
 def test_a_chart_that_was_pushed_again_makes_its_sets_due() -> None:
     known = {"kai_scheduler": "sha256:a", "nvml_mock": "sha256:n"}
     history = [record({}), record(KAI_18, digests=known), record(MOCK_4), record(BOTH, digests=known)]

@@ -42,8 +42,8 @@ def due(
     """What has no verdict yet, in the order of `candidates`; what was never tried comes before what is tried again.
 
     `digests` are what the registries say now: component -> tag -> digest. A set that has a verdict for the content of
-    today, confirmed where it is a bad one, is not due. Versions together that break what one of them breaks alone need
-    no confirmation of their own.
+    today, confirmed where it is a bad one, is not due: by a second attempt, by the same versions in the other lane, or,
+    for versions that move together, by one of them that breaks the same alone.
     """
     rows = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
     now = {
@@ -82,14 +82,24 @@ def _due(
 
 
 def _explained(row: Row, cell: Cell, rows: Sequence[Row]) -> bool:
-    """Whether one of the versions that move together breaks the claim alone, and is run again for it."""
-    alone = [
-        other
+    """Whether another version set tells already that it is no chance.
+
+    The same versions in the other lane, which break the claim too; or one of the versions that move together, which
+    breaks it alone and is run again for it.
+    """
+    mine = row.version_set
+    return any(
+        one.claim == cell.claim and one.kind in FAILURES
         for other in rows
-        if len(row.version_set.moved) > 1
-        and other.version_set.lane is row.version_set.lane
-        and len(other.version_set.moved) == 1
-        and set(other.version_set.moved) <= set(row.version_set.moved)
-        and all(other.version_set.versions[name] == row.version_set.versions[name] for name in other.version_set.moved)
-    ]
-    return any(one.claim == cell.claim and one.kind in FAILURES for other in alone for one in other.cells)
+        if other is not row and (_same(mine, other.version_set) or _part(mine, other.version_set))
+        for one in other.cells
+    )
+
+
+def _same(mine: VersionSet, other: VersionSet) -> bool:
+    return other.lane is not mine.lane and other.versions == mine.versions
+
+
+def _part(mine: VersionSet, other: VersionSet) -> bool:
+    alike = other.lane is mine.lane and len(other.moved) == 1 < len(mine.moved)
+    return alike and all(name in mine.moved and other.versions[name] == mine.versions[name] for name in other.moved)
