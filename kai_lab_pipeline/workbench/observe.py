@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Backend
+from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Conflict, NotFound
 from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, lab_queue, load_manifest
 from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
@@ -67,15 +68,24 @@ class _LogSource:
     """Only pods with this app (or name) label; empty takes all of the namespace."""
     whole: bool = False
     previous: bool = False
+    """Ask for the attempt before as well where nothing says that there was one: it may have come since."""
+    always: bool = True
+    """Also where all is well."""
+
+    def names(self, labels: Mapping[str, str]) -> bool:
+        named = (labels.get("app"), labels.get("name"), labels.get("app.kubernetes.io/name"))
+        return not self.app or self.app in named
 
 
+_MOCK_LOGS = _LogSource("nvml_mock", app="nvml-mock", always=False)
 _KAI_LOGS = _LogSource("kai_scheduler")
 _SCHEDULER_LOG = _LogSource("kai_scheduler", app="kai-scheduler-default")
 _BINDER_LOG = _LogSource("kai_scheduler", app="binder")
 _ISOLATOR_LOGS = _LogSource("kai_resource_isolator", whole=True)
 _RESERVATION_LOGS = _LogSource("kai-resource-reservation", previous=True)
 _LOGS: Mapping[str, tuple[_LogSource, ...]] = {
-    "device_plugin": (_LogSource("kube-system", app="nvidia-device-plugin-mock"),),
+    "nvml_mock_release": (_MOCK_LOGS,),
+    "device_plugin": (_LogSource("kube-system", app="nvidia-device-plugin-mock"), _MOCK_LOGS),
     "kai_release": (_KAI_LOGS,),
     "isolator_release": (_ISOLATOR_LOGS,),
     "whole_gpu_pod": (_SCHEDULER_LOG, _BINDER_LOG),
@@ -184,35 +194,62 @@ class Observer:
             return error.status()
 
     def _logs(self, asset: str, pods: tuple[Mapping[str, Any], ...]) -> Iterator[ContainerLog]:
+        """Logs of the asset's sources, and of what is in trouble beside them in a namespace that is the lab's."""
         releases = self.settings.charts.by_component()
+        taken: set[tuple[str, str]] = set()
         for source in _LOGS.get(asset, ()):
             namespace = releases[source.namespace].namespace if source.namespace in releases else source.namespace
             for pod in pods:
                 meta = pod["metadata"]
-                labels = meta.get("labels") or {}
-                named = source.app in (labels.get("app"), labels.get("name"), labels.get("app.kubernetes.io/name"))
-                if meta.get("namespace") != namespace or (source.app and not named):
+                named = source.names(meta.get("labels") or {})
+                if meta.get("namespace") != namespace or (not named and namespace in SHARED_NAMESPACES):
                     continue
-                for container in pod["spec"].get("containers") or ():
-                    log = self._log(meta["namespace"], meta["name"], container["name"], source)
+                for container, condition in _containers(pod):
+                    wanted = condition.in_trouble or (named and source.always and not condition.init)
+                    if not wanted or (meta["name"], container) in taken:
+                        continue
+                    taken.add((meta["name"], container))
+                    previous = source.previous or condition.restarts > 0
+                    log = self._log(namespace, meta["name"], container, whole=source.whole, previous=previous)
                     if log is not None:
                         yield log
 
-    def _log(self, namespace: str, pod: str, container: str, source: _LogSource) -> ContainerLog | None:
-        tail = None if source.whole else LOG_LINES
+    def _log(self, namespace: str, pod: str, container: str, *, whole: bool, previous: bool) -> ContainerLog | None:
+        tail = None if whole else LOG_LINES
         try:
             text = self.cluster.logs(namespace, pod, container, tail=tail)
         except ApiError as error:
             if error.code == 0:
                 raise
             return None  # waiting to start, or already gone: there is no log to keep
-        previous = None
-        if source.previous:
+        before = None
+        if previous:
             try:
-                previous = self.cluster.logs(namespace, pod, container, tail=tail, previous=True)
+                before = self.cluster.logs(namespace, pod, container, tail=tail, previous=True)
             except ApiError:
-                previous = None  # there was no earlier attempt
-        return ContainerLog(namespace, pod, container, text, previous)
+                before = None  # there was no earlier attempt
+        return ContainerLog(namespace, pod, container, text, before)
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """How a container is doing."""
+
+    init: bool
+    restarts: int
+    in_trouble: bool
+    """It has restarted, ended badly, or is not ready."""
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, _Condition]]:
+    status = pod.get("status") or {}
+    for part, statuses in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")):
+        seen = {str(item.get("name")): item for item in status.get(statuses) or ()}
+        for container in pod["spec"].get(part) or ():
+            found = seen.get(container["name"]) or {}
+            ended, restarts = (found.get("state") or {}).get("terminated"), int(found.get("restartCount") or 0)
+            unwell = not found.get("ready") if ended is None else bool(ended.get("exitCode"))
+            yield container["name"], _Condition(part == "initContainers", restarts, restarts > 0 or unwell)
 
 
 def probe_pod(settings: Settings) -> dict[str, Any]:

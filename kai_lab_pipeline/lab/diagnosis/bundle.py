@@ -149,8 +149,10 @@ def _logs(evidence: Evidence, unwell: Mapping[str, K8sObject]) -> Texts:
         if crossed and log.namespace == RESERVATION_NAMESPACE and (log.namespace, log.pod) not in names:
             continue
         about = {"namespace": log.namespace, "pod": log.pod, "container": log.container}
-        text = log.text if "-webhook-" not in log.pod else _announcement(log.text)
-        texts.append((cleaned(f"{log.previous or ''}\n{text}"), about))
+        before, text = log.previous or "", log.text
+        if "-webhook-" in log.pod:
+            before, text = before if (log.namespace, log.pod) in names else "", _announcement(text)
+        texts.append((cleaned(f"{before}\n{text}"), about))
     return texts
 
 
