@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kai_lab_pipeline.assets.cluster import cluster_assets
+from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind import KindBackend
 from kai_lab_pipeline.backends.node_mirrors import hosts_toml
 from kai_lab_pipeline.backends.owner import lab_id
 from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.mirrors import Mirrors
 from kai_lab_pipeline.clients.tools import ToolError, ToolMissing
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline_tests.stubs.api import ready, status
+from kai_lab_pipeline_tests.stubs.api import ApiStub, ready, status
 from kai_lab_pipeline_tests.stubs.workplace import (
     PATIENCE_S,
     PROJECT,
@@ -204,20 +208,6 @@ def test_an_unhealthy_cluster_of_ours_is_made_anew(
     assert len(place.calls("kind", "delete")) == 2
 
 
-def test_a_run_that_was_cut_off_while_making_is_healed(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    (place.settings().lab_dir / "kind.json").write_text(json.dumps({"cluster": NAME, "state": "making"}))
-    place.change(clusters={NAME: "2999-01-01T00:00:00.0Z"})
-    place.api.new_cluster()
-    with pytest.raises(LabError, match="this lab did not make"):
-        lab.ensure_cluster(log)  # the nodes are much newer than the run that was cut off: somebody else's
-    place.change(clusters={NAME: datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.1Z")})
-    assert lab.ensure_cluster(log).made
-    assert log.has("cut off while it made")
-    assert len(place.calls("kind", "delete")) == 1
-
-
 def test_tear_down_is_verified(place: Workplace, log: Lines) -> None:
     lab = backend(place)
     lab.ensure_cluster(log)
@@ -231,6 +221,214 @@ def test_tear_down_is_verified(place: Workplace, log: Lines) -> None:
     assert not lab.remove_cluster(log).changed
     with pytest.raises(LabError, match="no cluster yet"):
         lab.connect()
+
+
+# -- whose it is -----------------------------------------------------------------------------------------------------
+
+
+def at(moment: datetime) -> str:
+    """A time as docker writes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.1Z")
+
+
+def record_file(place: Workplace) -> Path:
+    return place.settings().lab_dir / "kind.json"
+
+
+@pytest.fixture
+def theirs(place: Workplace) -> Iterator[ApiStub]:
+    """The API server of the cluster that a person makes by `made_by_a_person`."""
+    api = ApiStub()
+    yield api
+    api.close()
+
+
+def made_by_a_person(place: Workplace, api: ApiStub) -> None:
+    """The lab's cluster is deleted with kind, and another one of its name is made: other node, other port, no mark."""
+    place.api.answers["/api/v1/namespaces/kube-system/configmaps/kai-lab-owner"] = (503, status(503, "", "gone"))
+    (place.state / "server").write_text(api.url)
+    place.change(clusters={NAME: at(datetime.now(timezone.utc) + timedelta(hours=5))}, images={})
+    place.forget_calls()
+
+
+STARTING = (503, status(503, "ServiceUnavailable", "the server is starting"))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_cluster_that_a_person_made_in_place_of_ours_is_not_torn_down(
+    place: Workplace, log: Lines, theirs: ApiStub, answers: bool
+) -> None:
+    backend(place).ensure_cluster(log)
+    made_by_a_person(place, theirs)
+    if not answers:
+        theirs.answers["/api/v1/namespaces/kube-system/configmaps/kai-lab-owner"] = STARTING
+    with pytest.raises(LabError, match="this lab did not make") as caught:
+        backend(place).remove_cluster(log)
+    assert ("carries no lab's mark" if answers else "not those that this lab made") in caught.value.seen
+    assert place.calls("kind", "delete") == []
+
+
+def test_a_cluster_that_a_person_made_in_place_of_ours_is_not_healed(
+    place: Workplace, log: Lines, theirs: ApiStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend(place).ensure_cluster(log)
+    made_by_a_person(place, theirs)
+    theirs.answers["/version"] = STARTING
+    monkeypatch.setattr("kai_lab_pipeline.backends.kind.ADOPT_DEADLINE_S", 0.0)
+    with pytest.raises(LabError, match="this lab did not make") as caught:
+        backend(place).ensure_cluster(log)
+    assert caught.value.seen == "the server is starting"
+    assert place.calls("kind", "delete") == []
+
+
+def test_our_own_cluster_is_torn_down_where_it_does_not_answer(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    place.api.answers["/api/v1/namespaces/kube-system/configmaps/kai-lab-owner"] = STARTING
+    assert backend(place).remove_cluster(log).changed
+    assert place.look()["clusters"] == {}
+
+
+def test_our_own_cluster_is_known_by_its_mark_where_the_record_is_lost(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    record_file(place).unlink()
+    assert backend(place).remove_cluster(log).changed
+
+
+def test_nothing_is_installed_on_a_cluster_that_was_refused(place: Workplace, log: Lines) -> None:
+    place.change(clusters={NAME: "2026-01-01T00:00:00.0Z"})
+    lab = backend(place)
+    with pytest.raises(LabError, match="this lab did not make"):
+        lab.ensure_cluster(log)
+    assert not lab.kubeconfig_hint().exists(), "the way to a foreign cluster is not kept"
+    with pytest.raises(LabError, match="no cluster yet"):
+        lab.install("nvml_mock", place.settings().charts.nvml_mock, log)
+    assert place.calls("helm", "upgrade") == []
+
+
+def test_nothing_is_installed_by_a_kubeconfig_whose_cluster_is_not_ours(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    place.api.new_cluster()
+    with pytest.raises(LabError, match="carries no lab's mark"):
+        backend(place).install("nvml_mock", place.settings().charts.nvml_mock, log)
+    assert place.calls("helm", "upgrade") == []
+
+
+def cut_off(place: Workplace, log: Lines, *, began: datetime, last: datetime) -> None:
+    """What a run leaves that was killed while kind made the cluster: began then, and touched its record then."""
+    backend(place).ensure_cluster(log)
+    record = json.loads(record_file(place).read_text())
+    record_file(place).write_text(json.dumps(record | {"state": "making", "since": began.isoformat(), "nodes": {}}))
+    os.utime(record_file(place), (last.timestamp(), last.timestamp()))
+    place.api.new_cluster()
+
+
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+LAST = BEGAN + timedelta(seconds=40)
+
+
+@pytest.mark.parametrize("made", [BEGAN, LAST])
+def test_a_run_that_was_cut_off_while_making_is_healed(place: Workplace, log: Lines, made: datetime) -> None:
+    cut_off(place, log, began=BEGAN, last=LAST)
+    place.change(clusters={NAME: at(made)})
+    assert backend(place).ensure_cluster(log).made
+    assert log.has("cut off while it made")
+    assert len(place.calls("kind", "delete")) == 1
+
+
+@pytest.mark.parametrize("made", [BEGAN - timedelta(seconds=10), LAST + timedelta(seconds=10)])
+def test_a_cluster_that_a_person_made_after_a_run_was_cut_off_stays(
+    place: Workplace, log: Lines, made: datetime
+) -> None:
+    cut_off(place, log, began=BEGAN, last=LAST)
+    place.change(clusters={NAME: at(made)})
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).ensure_cluster(log)
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).remove_cluster(log)
+    assert place.calls("kind", "delete") == []
+
+
+def test_the_record_is_touched_while_kind_makes_the_cluster(
+    place: Workplace, log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = threading.Event()
+    create = Kind.create
+
+    def slowly(kind: Kind, *arguments: Any, **options: Any) -> None:
+        assert json.loads(record_file(place).read_text())["state"] == "making"
+        assert touched.wait(PATIENCE_S), "nobody touched the record"
+        create(kind, *arguments, **options)
+
+    monkeypatch.setattr(Kind, "create", slowly)
+    monkeypatch.setattr("kai_lab_pipeline.backends.kind_owner.TOUCH_S", 0.001)
+    monkeypatch.setattr("kai_lab_pipeline.backends.kind_owner.os.utime", lambda file: touched.set())
+    assert backend(place).ensure_cluster(log).made
+    assert json.loads(record_file(place).read_text())["state"] == "made"
+
+
+def test_another_docker_daemon_is_not_an_absent_cluster(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.change(daemon="ANOTHER", clusters={})
+    place.api.new_cluster()  # it does not answer with our mark either
+    for ask in (lab.cluster_exists, lambda: lab.remove_cluster(log), lambda: lab.ensure_cluster(log)):
+        with pytest.raises(LabError, match="do not look where") as caught:
+            ask()
+        assert "made on docker daemon OLDU:CUP2, this is ANOTHER" in caught.value.seen
+    assert record_file(place).exists()
+    assert len(place.calls("kind", "create")) == 1
+
+
+def test_a_daemon_with_a_new_id_and_our_containers_is_the_same(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    place.change(daemon="UPGRADED")
+    assert not backend(place).ensure_cluster(log).made
+    assert json.loads(record_file(place).read_text())["daemon"] == "UPGRADED"
+
+
+def test_a_cluster_that_answers_is_not_gone_because_kind_does_not_see_it(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.change(clusters={})
+    with pytest.raises(LabError, match="do not look where") as caught:
+        lab.remove_cluster(log)
+    assert "answers with this lab's mark" in caught.value.seen
+    assert lab.kubeconfig_hint().exists()
+    place.api.new_cluster()
+    assert not lab.remove_cluster(log).changed
+    assert not record_file(place).exists()
+
+
+def test_a_cluster_of_other_settings_is_made_anew(place: Workplace, log: Lines) -> None:
+    config = place.project / "kind.yaml"
+    config.write_text("kind: Cluster\n")
+    settings: dict[str, Any] = {"kind__config": "kind.yaml", "kind__node_image": "kindest/node:v1.34.0"}
+    assert backend(place, **settings).ensure_cluster(log).made
+    assert not backend(place, **settings).ensure_cluster(log).made
+    settings["kind__node_image"] = "kindest/node:v1.33.0"
+    assert backend(place, **settings).ensure_cluster(log).made
+    assert log.has("its node image, kind config or mirrors changed: making it anew")
+    config.write_text("kind: Cluster\nname: other\n")
+    assert backend(place, **settings).ensure_cluster(log).made
+    settings["mirrors"] = {"docker.io": "http://127.0.0.1:5000"}
+    assert backend(place, **settings).ensure_cluster(log).made
+    assert not backend(place, **settings).ensure_cluster(log).made
+    assert len(place.calls("kind", "create")) == 4
+
+
+def test_what_a_cluster_is_made_from_is_the_assets_code_version(place: Workplace) -> None:
+    config = place.project / "kind.yaml"
+
+    def version(**more: Any) -> str | None:
+        (cluster,) = cluster_assets(Group("lab", place.settings(kind__config="kind.yaml", **more)))
+        return next(iter(cluster.code_versions_by_key.values()))
+
+    config.write_text("kind: Cluster\n")
+    first = version()
+    assert first == version()
+    assert version(mirrors={"docker.io": "http://127.0.0.1:5000"}) != first
+    config.write_text("kind: Cluster\nname: other\n")
+    assert version() != first
 
 
 # -- failures of making ----------------------------------------------------------------------------------------------

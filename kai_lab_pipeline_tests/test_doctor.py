@@ -220,6 +220,26 @@ def test_a_foreign_cluster_of_the_name_blocks(place: Workplace) -> None:
     assert look(place.settings(), machine(run))["cluster name"].level is Level.OK
 
 
+@pytest.mark.parametrize(("mark", "level"), [("ours", Level.OK), ("theirs", Level.BLOCKED), (None, Level.BLOCKED)])
+def test_a_cluster_is_the_labs_by_its_mark_whatever_the_record_says(
+    place: Workplace, mark: str | None, level: Level
+) -> None:
+    settings = place.settings()
+    settings.lab_dir.mkdir(parents=True)
+    (settings.lab_dir / "id").write_text("ours")
+    (settings.lab_dir / "kind.json").write_text(
+        json.dumps({"cluster": "kai-hami-test", "state": "made", "nodes": {"kai-hami-test-control-plane": "older"}})
+    )
+    if mark is not None:
+        place.api.put("configmaps", "kube-system", "kai-lab-owner", data={"lab": "x", "id": mark})
+    place.change(clusters={"kai-hami-test": "2026-01-01T00:00:00.0Z"})
+    stubbed = Machine(run=Toolbox(place.state / "running").run, ask_registry=lambda source, ca_file: "")
+    finding = look(settings, stubbed)["cluster name"]
+    assert finding.level is level
+    assert ("this lab's" in finding.found) is (level is Level.OK)
+    assert sorted(file.name for file in settings.lab_dir.iterdir()) == ["id", "kind.json"], "it only reads"
+
+
 def test_a_fixed_api_port_that_is_taken_blocks(place: Workplace) -> None:
     (place.project / "kind.yaml").write_text("networking: {apiServerPort: 6443}")
     settings = place.settings(kind__config="kind.yaml")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from kai_lab_pipeline.backends.kind_owner import KindOwner
 from kai_lab_pipeline.backends.machine import Machine
 from kai_lab_pipeline.backends.owner import read_mark
 from kai_lab_pipeline.backends.toolbox import user_kubeconfig
@@ -299,16 +300,20 @@ class _Doctor:
     def _cluster_name(self) -> Finding:
         name = self._settings.lab.name
         needed = f"no foreign kind cluster named {name}"
+        kind = Kind(self._machine.run)
         try:
-            clusters = Kind(self._machine.run).clusters()
+            clusters = kind.clusters()
         except LabError as error:
             return Finding("cluster name", Level.WARNING, error.what, needed, error.next_step)
         if name not in clusters:
             return Finding("cluster name", Level.OK, f"{name} is free", needed)
-        if (self._settings.lab_dir / "kind.json").exists():
-            return Finding("cluster name", Level.OK, f"{name} is there and this lab's", needed)
-        fix = f"Set KAI_LAB_NAME to another name, or, if nobody needs it: kind delete cluster --name {name}"
-        return Finding("cluster name", Level.BLOCKED, f"{name} is there, and this lab did not make it", needed, fix)
+        try:
+            KindOwner(self._settings, self._docker, kind, scratch=self._scratch).refuse_foreign()
+        except LabError as error:
+            found = f"{name} is there, and this lab did not make it: {error.seen}"
+            fix = f"Set KAI_LAB_NAME to another name, or, if nobody needs it: kind delete cluster --name {name}"
+            return Finding("cluster name", Level.BLOCKED, found, needed, fix)
+        return Finding("cluster name", Level.OK, f"{name} is there and this lab's", needed)
 
     # -- clusters and registries -------------------------------------------------------------------------------------
 

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from kai_lab_pipeline.backends.ahead import PullAhead
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.backends.image import ImageProvider
+from kai_lab_pipeline.backends.kind_owner import MADE, KindOwner
 from kai_lab_pipeline.backends.node_mirrors import mirrors_config, write_mirrors
-from kai_lab_pipeline.backends.owner import lab_id, new_mark, read_mark, write_mark
+from kai_lab_pipeline.backends.owner import lab_id, new_mark, write_mark
 from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import MINIMUM, Kind
-from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
-from kai_lab_pipeline.clients.process import Toolbox, write_file
-from kai_lab_pipeline.clients.tools import ToolError
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Unreachable
+from kai_lab_pipeline.clients.process import Toolbox
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import BackendName, Chart, Settings
 
 ADOPT_DEADLINE_S = 60.0
 """Seconds that a cluster which is there gets to answer: after a restart of the daemon the API is back in 6-8 s."""
-
-
-_CLOCK = timedelta(seconds=5)
-"""How far the daemon's clock and the file system's may be apart."""
 
 
 class KindBackend:
@@ -42,7 +36,8 @@ class KindBackend:
         self._pause = pause
         self._name = settings.lab.name
         self._kubeconfig = settings.lab_dir / "kubeconfig"
-        self._record = settings.lab_dir / "kind.json"
+        self._marked = False
+        """Whether the cluster behind the lab's kubeconfig was seen to carry the lab's mark."""
         self.use(lab_toolbox(settings))
 
     def use(self, tools: Toolbox) -> None:
@@ -50,6 +45,7 @@ class KindBackend:
         self.tools = tools
         self._docker = Docker(tools.run)
         self._kind = Kind(tools.run)
+        self._owner = KindOwner(self._settings, self._docker, self._kind)
         self._images = ImageProvider(self._settings, tools.run, self._docker, self._kind)
         self._ahead = PullAhead(self._settings, self._docker)
         self._helm = lab_helm(self._settings, tools.run, self._cluster())
@@ -94,32 +90,41 @@ class KindBackend:
         self._docker.daemon()
         self._check_version()
         self._helm.version()  # before a cluster is made that nothing could be installed on
-        if self._name in self._kind.clusters():
+        if self.cluster_exists():
             adopted = self._adopt(log)
             if adopted is not None:
                 return adopted
         return self._make(log)
 
     def cluster_exists(self) -> bool:
-        return self._name in self._kind.clusters()
+        """Whether kind has the cluster. Raises LabError where it looks elsewhere than where the lab's cluster is."""
+        return self._owner.exists()
 
     def connect(self) -> Cluster:
+        """A client for the lab's cluster; raises LabError when there is none, or it does not carry the lab's mark."""
         if not self._kubeconfig.is_file():
             raise LabError(
                 "The lab has no cluster yet",
                 where=str(self._kubeconfig),
                 next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run --backend kind'.",
             )
-        return self._cluster()
+        cluster = self._cluster()
+        if not self._marked:
+            try:
+                self._owner.refuse_unmarked(cluster)
+            except Unreachable:
+                return cluster  # whoever asks it next is told, or waits until it answers
+            self._marked = True
+        return cluster
 
     def remove_cluster(self, log: Log) -> StepFacts:
         """Delete the cluster if this lab made it, and see that it is gone."""
         self.tools.end_leftovers(log)
         self._docker.daemon()
-        if self._name not in self._kind.clusters():
+        if not self.cluster_exists():
             self._forget()
             return StepFacts(f"there is no kind cluster {self._name}", changed=False)
-        self._refuse_foreign()
+        self._owner.refuse_foreign()
         self._ahead.remember(self._kind.nodes(self._name), log)
         self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
         self._forget()
@@ -163,47 +168,54 @@ class KindBackend:
 
     def _adopt(self, log: Log) -> ClusterFacts | None:
         """The cluster that is there, if it is ours and healthy; None after an unhealthy one of ours was removed."""
-        record = self._recorded()
-        if record == "making" and self._half_made():
+        if self._owner.half_made():
             log(f"an earlier run was cut off while it made {self._name}; making it anew")
             self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
             return None
+        ours = self._owner.made_nodes()
         for node in self._kind.nodes(self._name):
             if not self._docker.running(node):
-                if record != "made":
-                    raise self._foreign(f"its node {node} is stopped, and nothing here says that this lab made it")
+                if not ours:
+                    raise self._owner.foreign(f"its node {node} is stopped, and is none that this lab made")
                 log(f"starting the stopped node {node}")
                 self._docker.start(node)
-        self._kind.export_kubeconfig(self._name, self._kubeconfig)
-        cluster = self._cluster()
-        try:
-            self._wait_until(lambda: self._not_answering(cluster), ADOPT_DEADLINE_S, "the API server does not answer")
-            self._refuse_unmarked(cluster)
-            self._wait_until(lambda: _nodes_not_ready(cluster), ADOPT_DEADLINE_S, "a node is not Ready")
-        except _GaveUp as error:
-            if record != "made":
-                raise self._foreign(error.last) from error
-            log(f"{self._name} is ours and not healthy ({error.last}); making it anew")
-            self._keep_logs(log)
-            self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
-            return None
-        self._write_record("made")
+        with self._owner.exported() as seen:
+            try:
+                self._wait_until(lambda: self._not_answering(seen), ADOPT_DEADLINE_S, "the API server does not answer")
+                self._owner.refuse_unmarked(seen)
+                ours = True
+                if self._owner.made_otherwise():
+                    log(f"{self._name} is ours; its node image, kind config or mirrors changed: making it anew")
+                    self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+                    return None
+                self._wait_until(lambda: _nodes_not_ready(seen), ADOPT_DEADLINE_S, "a node is not Ready")
+            except _GaveUp as error:
+                if not ours:
+                    raise self._owner.foreign(error.last) from error
+                log(f"{self._name} is ours and not healthy ({error.last}); making it anew")
+                self._keep_logs(log)
+                self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
+                return None
+            cluster = self._owner.keep(seen)
+        self._owner.note_nodes(MADE)
         log(f"adopted the cluster {self._name}, which this lab made")
         return self._facts(cluster, made=False)
 
     def _make(self, log: Log) -> ClusterFacts:
         kind = self._settings.kind
-        self._write_record("making")
+        self._owner.note_making()
         with self._meanwhile(log) as pull_ahead:
             try:
-                self._kind.create(
-                    self._name,
-                    kubeconfig=self._kubeconfig,
-                    image=kind.node_image,
-                    config=self._config(),
-                    deadline_s=self._create_deadline_s,
-                    log=log,
-                )
+                with self._owner.touched():
+                    self._kind.create(
+                        self._name,
+                        kubeconfig=self._kubeconfig,
+                        image=kind.node_image,
+                        config=self._config(),
+                        deadline_s=self._settings.deadlines.cluster + 120,
+                        log=log,
+                    )
+                self._owner.note_nodes()
                 self._kubeconfig.chmod(0o600)
                 cluster = self._cluster()
                 deadline_s = self._settings.deadlines.cluster
@@ -219,7 +231,7 @@ class KindBackend:
                 else:
                     self._clean_after(error, log)
                 raise
-            self._write_record("made")
+            self._owner.note_nodes(MADE)
             self._images.preload(self._name, log)
         return self._facts(cluster, made=True)
 
@@ -306,64 +318,9 @@ class KindBackend:
             return error.message
         return ""
 
-    # -- whose it is -------------------------------------------------------------------------------------------------
-
-    def _refuse_unmarked(self, cluster: Cluster) -> None:
-        mark = read_mark(cluster)
-        if mark is None:
-            raise self._foreign("it carries no lab's mark")
-        if mark.lab_id != lab_id(self._settings.lab_dir):
-            raise self._foreign(f"its mark says: lab {mark.lab!r} with another state folder, since {mark.since}")
-
-    def _refuse_foreign(self) -> None:
-        """Raise LabError unless the cluster is ours: by its mark, or, where it does not answer, by our record."""
-        if self._recorded() == "making" and self._half_made():
-            return
-        try:
-            if not self._kubeconfig.is_file():
-                self._kind.export_kubeconfig(self._name, self._kubeconfig)
-            self._refuse_unmarked(self._cluster())
-        except (ApiError, ToolError) as error:
-            if self._recorded() != "made":
-                raise self._foreign(f"it does not answer ({error.seen}), and nothing here says it is ours") from error
-
-    def _half_made(self) -> bool:
-        """Whether the nodes were made while this lab was making them: a cluster of this name may be newer."""
-        try:
-            since = datetime.fromtimestamp(self._record.stat().st_mtime, timezone.utc)
-        except OSError:
-            return False
-        until = since + timedelta(seconds=self._create_deadline_s)
-        made = [self._docker.created(node) for node in self._kind.nodes(self._name)]
-        return bool(made) and all(time is not None and since - _CLOCK <= time <= until for time in made)
-
-    @property
-    def _create_deadline_s(self) -> float:
-        return self._settings.deadlines.cluster + 120
-
-    def _foreign(self, why: str) -> LabError:
-        return LabError(
-            f"There is a kind cluster {self._name} that this lab did not make",
-            where=f"kind get clusters; state folder {self._settings.lab_dir}",
-            seen=why,
-            next_step="Give the lab another name (lab.name in lab.toml, KAI_LAB_NAME), or, if nobody needs it, remove "
-            f"it: kind delete cluster --name {self._name}",
-        )
-
-    def _recorded(self) -> str | None:
-        """``making`` or ``made`` when this lab's folder says so about a cluster of this name."""
-        try:
-            record = json.loads(self._record.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return str(record.get("state")) if record.get("cluster") == self._name else None
-
-    def _write_record(self, state: str) -> None:
-        write_file(self._record, json.dumps({"cluster": self._name, "state": state}))
-
     def _forget(self) -> None:
-        self._record.unlink(missing_ok=True)
-        self._kubeconfig.unlink(missing_ok=True)
+        self._marked = False
+        self._owner.forget()
 
     def _facts(self, cluster: Cluster, *, made: bool) -> ClusterFacts:
         note = f"kind {'.'.join(map(str, self._kind.version() or ()))}, nodes {', '.join(self._kind.nodes(self._name))}"

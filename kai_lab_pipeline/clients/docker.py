@@ -29,6 +29,8 @@ class Daemon:
     root_dir: str
     rootless: bool
     operating_system: str = ""
+    id: str = ""
+    """Another one on every daemon, and the same for as long as it keeps its data."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Docker:
             root_dir=str(facts.get("DockerRootDir") or ""),
             rootless=any("rootless" in str(option) for option in facts.get("SecurityOptions") or ()),
             operating_system=str(facts.get("OperatingSystem") or ""),
+            id=str(facts.get("ID") or ""),
         )
 
     def image_id(self, name: str) -> str | None:
@@ -154,6 +157,11 @@ class Docker:
         """Whether a container runs; False when it is stopped or absent."""
         outcome = self._docker.attempt("inspect", "--format", "{{.State.Running}}", container)
         return outcome.exit_code == 0 and outcome.stdout.strip() == "true"
+
+    def container_id(self, container: str) -> str | None:
+        """Id of a container, which no other one ever has; None when it is absent."""
+        outcome = self._docker.attempt("inspect", "--format", "{{.Id}}", container)
+        return outcome.stdout.strip() or None if outcome.exit_code == 0 else None
 
     def created(self, container: str) -> datetime | None:
         """When a container was made; None when it is absent."""

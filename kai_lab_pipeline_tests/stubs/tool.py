@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -35,7 +36,7 @@ def option(arguments: list[str], name: str, default: str = "") -> str:
 
 
 def now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.123456789Z")
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
 
 
 def listed(rows: list[dict[str, Any]], arguments: list[str]) -> list[dict[str, Any]]:
@@ -190,6 +191,7 @@ class Tools:
             match arguments:
                 case ["info", *_]:
                     facts = {
+                        "ID": data.get("daemon", "OLDU:CUP2"),
                         "ServerVersion": "20.10.24",
                         "CgroupVersion": "2",
                         "MemTotal": 8 << 30,
@@ -231,6 +233,8 @@ class Tools:
                     cluster = container.removesuffix("-control-plane")
                     if cluster not in data["clusters"]:
                         raise Answer("\n", f"Error: No such object: {container}\n", 1)
+                    if "Id" in template:  # one per container, and a node made anew is another container
+                        raise Answer(hashlib.sha256(f"{container}{data['clusters'][cluster]}".encode()).hexdigest())
                     stopped = cluster in data.get("stopped", [])
                     raise Answer(data["clusters"][cluster] if "Created" in template else str(not stopped).lower())
                 case ["start", container]:
