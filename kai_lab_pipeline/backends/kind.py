@@ -221,7 +221,7 @@ class KindBackend:
                 deadline_s = self._settings.deadlines.cluster
                 self._wait_until(lambda: self._not_answering(cluster), deadline_s, "the API server does not answer")
                 write_mark(cluster, new_mark(self._name, self._settings.lab_dir, made=True))
-                self._refuse_unmarked(cluster)
+                self._owner.refuse_unmarked(cluster)
                 write_mirrors(self._settings, self._docker, self._kind.nodes(self._name), log)
                 pull_ahead.start()
                 self._wait_until(lambda: _nodes_not_ready(cluster), deadline_s, "a node is not Ready")
