@@ -313,6 +313,15 @@ def test_nothing_is_installed_by_a_kubeconfig_whose_cluster_is_not_ours(place: W
     assert place.calls("helm", "upgrade") == []
 
 
+def test_a_cluster_that_the_lab_was_given_is_not_deleted(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    record_file(place).unlink()
+    place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["made"] = "false"
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).remove_cluster(log)
+    assert place.calls("kind", "delete") == []
+
+
 def cut_off(place: Workplace, log: Lines, *, began: datetime, last: datetime) -> None:
     """What a run leaves that was killed while kind made the cluster: began then, and touched its record then."""
     backend(place).ensure_cluster(log)

@@ -189,6 +189,8 @@ class KindOwner:
             raise self.foreign("it carries no lab's mark")
         if not self._is_ours(mark.lab_id):
             raise self.foreign(f"its mark says: lab {mark.lab!r} with another state folder, since {mark.since}")
+        if not mark.made:
+            raise self.foreign("its mark says that this lab was given it, and did not make it")
 
     def refuse_foreign(self) -> None:
         """Raises LabError unless the cluster of this name is ours: by its mark, or, unanswering, by its containers."""

@@ -9,22 +9,28 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, settings_with
+from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, say_error, settings_with
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import BACKENDS, Settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.state import LabState
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
+TRACES = {"kind": "kind.json", "rehearsal": "rehearsal", "context": "given.json"}
+"""What each backend writes into the lab's folder before it makes or takes a cluster."""
+
 
 def down_command(*, everything: bool) -> int:
     """Tear down this lab, or with `everything` each lab of the project and its state folder; returns the exit code."""
     settings = settings_with({})
-    labs = [_where_it_is(lab) for lab in (_all_labs(settings) if everything else [settings])]
+    labs = _all_labs(settings) if everything else [_where_it_is(settings)]
     if not everything:
         LabState.of(settings).check_backend()
     out, code = console(), OK
     for lab_settings in labs:
+        if isinstance(lab_settings, LabError):
+            code = max(code, say_error(lab_settings))
+            continue
         state = LabState.of(lab_settings)
         if state.recorded() is None and not everything:
             out.print(f"Lab {state.name}: nothing was made, nothing is left.")
@@ -32,8 +38,6 @@ def down_command(*, everything: bool) -> int:
         try:
             torn = _down(lab_settings, forget=everything)
         except LabError as error:
-            from kai_lab_pipeline.commands.common import say_error
-
             code = max(code, say_error(error))
             continue
         for line in torn.done:
@@ -85,23 +89,41 @@ def _tell_dagster(settings: Settings, gone: Collection[str]) -> None:
         mark_gone(instance, Group("lab", settings), "torn down", gone)
 
 
-def _all_labs(settings: Settings) -> list[Settings]:
-    """Settings for each lab that has a state folder here, whatever its name and backend."""
-    found = []
+def _all_labs(settings: Settings) -> list[Settings | LabError]:
+    """Settings for each lab that has a state folder here, whatever its name and backend, or why one is not known."""
+    found: list[Settings | LabError] = []
     for record in sorted(settings.state_root.glob("*/lab.json")):
-        backend = _backend_of(record, settings)
+        try:
+            backend = _backend_of(record)
+        except LabError as error:
+            found.append(error)
+            continue
         section = settings.lab.model_copy(update={"name": record.parent.name, "backend": backend})
-        found.append(settings.model_copy(update={"lab": section}))
+        found.append(_where_it_is(settings.model_copy(update={"lab": section})))
     return found
 
 
-def _backend_of(record: Path, settings: Settings) -> str:
-    """The backend a lab was made with. A damaged record is given up: tearing down must work when little else does."""
+def _backend_of(record: Path) -> str:
+    """The backend a lab was made with. A damaged record is given up: tearing down must work when little else does.
+
+    What the backend itself left in the folder tells then. Raises LabError where nothing does: taken for another one, a
+    lab would lose its folder and leave its cluster.
+    """
     try:
         backend = dict(json.loads(record.read_text(encoding="utf-8"))).get("backend")
     except (OSError, ValueError, TypeError):
         backend = None
     if backend in BACKENDS:
         return str(backend)
+    folder = record.parent
+    found = next((name for name, trace in TRACES.items() if (folder / trace).exists()), None)
+    if found is None:
+        raise LabError(
+            f"The record of lab {folder.name} is damaged, and nothing in its folder tells what it was made with",
+            where=str(record),
+            seen=f"in the folder: {', '.join(sorted(path.name for path in folder.iterdir()))}",
+            next_step=f"Look whether 'kind get clusters' or the context in its kubeconfig still has something of lab "
+            f"{folder.name}, and remove that by hand. When nothing of it is left: rm -r {folder}",
+        )
     record.unlink(missing_ok=True)
-    return "rehearsal" if (record.parent / "rehearsal").is_dir() else settings.lab.backend
+    return found
