@@ -107,6 +107,10 @@ class Backend(Protocol):
         """Make the nvml-mock image present on the nodes."""
         ...
 
+    def image_digests(self) -> Mapping[str, frozenset[str]]:
+        """Per node, the ``sha256:...`` of the nvml-mock image that it has now; empty where that is not known."""
+        ...
+
     def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
         """Install or upgrade the chart release of a component (``nvml_mock``, ``kai_scheduler``, ...).
 

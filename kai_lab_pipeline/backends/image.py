@@ -99,6 +99,15 @@ class ImageProvider:
             )
         return StepFacts(f"{self._image.name} is on {facts['nodes']}", facts=facts)
 
+    def digests(self, cluster: str) -> dict[str, frozenset[str]]:
+        """Per node of the kind cluster, the ids and digests of the image of this name that it has now."""
+        return {
+            node: frozenset().union(
+                *(image.digests for image in self._docker.node_images(node) if image.is_called(self._image.name))
+            )
+            for node in self._kind.nodes(cluster)
+        }
+
     def preload(self, cluster: str, log: Log) -> None:
         """Load the archives that kind.preload names."""
         for name in self._settings.kind.preload:

@@ -135,6 +135,9 @@ class KindBackend:
     def provide_image(self, log: Log) -> StepFacts:
         return self._images.provide(self._name, log)
 
+    def image_digests(self) -> Mapping[str, frozenset[str]]:
+        return self._images.digests(self._name)
+
     def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
         deadline_s = install_deadline_s(self._settings, component)
         return self._releases().install(chart, log, deadline_s=deadline_s, repair=repair)

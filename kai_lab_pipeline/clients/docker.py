@@ -50,6 +50,11 @@ class NodeImage:
         """Whether it came from a registry: what was loaded has no digest there."""
         return any("@" in name for name in self.names)
 
+    @property
+    def digests(self) -> frozenset[str]:
+        """``sha256:...`` by which a pod's status may name it: its id, and the digests of its names."""
+        return frozenset({self.id, *(name.rpartition("@")[2] for name in self.names if "@" in name)})
+
     def is_called(self, name: str) -> bool:
         return full_name(name) in {full_name(tag) for tag in self.names}
 

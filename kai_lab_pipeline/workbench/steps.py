@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.clients.docker import full_name
 from kai_lab_pipeline.clients.manifests import load_manifest
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import RELEASED
 from kai_lab_pipeline.lab.verdict import Verdict
-from kai_lab_pipeline.workbench.apply import manifest_of
+from kai_lab_pipeline.settings import Chart
+from kai_lab_pipeline.workbench.apply import POD_END_S, manifest_of
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.patience import wait_gone
 
 GPU_RESOURCE = "nvidia.com/gpu"
 REPAIR_PATIENCE_S = 15.0
@@ -66,6 +69,8 @@ def install(lab: Lab, component: str) -> StepFacts:
     """
     chart = lab.settings.charts.by_component()[component]
     facts = lab.backend.install(component, chart, lab.log)
+    if component == "nvml_mock" and not facts.skipped:
+        facts = _on_its_image(lab, chart, facts)
     if facts.changed or facts.skipped:
         return facts
     asset = RELEASED[component]
@@ -76,6 +81,52 @@ def install(lab: Lab, component: str) -> StepFacts:
         return facts
     repaired = lab.backend.install(component, chart, lab.log, repair=True)
     return replace(repaired, summary=f"{repaired.summary}, applied again because {', '.join(broken)} was broken")
+
+
+def _on_its_image(lab: Lab, chart: Chart, facts: StepFacts) -> StepFacts:
+    """Restart the mock's pods that run another image than their node now has under that name.
+
+    An image that was made anew keeps its name, so neither helm nor the DaemonSet sees a reason to. Nothing is done
+    where the digests agree or either is not known.
+    """
+    cluster, image = lab.backend.connect(), lab.settings.image.nvml_mock.name
+    pods = cluster.objects("pods", namespace=chart.namespace)
+    mine = [
+        pod for pod in pods if _is_of_daemonset(pod, chart.release) and not pod["metadata"].get("deletionTimestamp")
+    ]
+    known = lab.backend.image_digests() if mine else {}
+    stale = [
+        str(pod["metadata"]["name"])
+        for pod in mine
+        if _runs_another(pod, image, known.get(str(pod["spec"].get("nodeName")), frozenset()))
+    ]
+    for name in stale:
+        lab.log(f"pod {name} runs an earlier {image} than its node has now; restarting it")
+        cluster.delete("pods", name, namespace=chart.namespace)
+    deadline_s = max(POD_END_S * lab.backend.time_scale, 10.0)
+    for name in stale:
+        wait_gone(cluster, "pods", name, namespace=chart.namespace, deadline_s=deadline_s)
+    if not stale:
+        return facts
+    return replace(facts, summary=f"{facts.summary}; restarted {', '.join(stale)}: {image} was made anew", changed=True)
+
+
+def _is_of_daemonset(pod: Mapping[str, Any], release: str) -> bool:
+    meta = pod["metadata"]
+    if (meta.get("labels") or {}).get("app.kubernetes.io/instance") != release:
+        return False
+    return any(owner.get("kind") == "DaemonSet" for owner in meta.get("ownerReferences") or ())
+
+
+def _runs_another(pod: Mapping[str, Any], image: str, known: Collection[str]) -> bool:
+    """Whether a started container of this image runs none of the digests that are known."""
+    mine = {item["name"] for item in pod["spec"]["containers"] if full_name(str(item.get("image"))) == full_name(image)}
+    run = [
+        str(item.get("imageID") or "").rpartition("@")[2]
+        for item in (pod.get("status") or {}).get("containerStatuses") or ()
+        if item.get("name") in mine
+    ]
+    return bool(known) and any(digest.startswith("sha256:") and digest not in known for digest in run)
 
 
 def objects_of(lab: Lab, asset: str) -> list[dict[str, Any]]:

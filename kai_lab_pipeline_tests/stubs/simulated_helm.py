@@ -52,6 +52,12 @@ class SimulatedTools(Tools):
             }
             releases.store(api, record)
 
+    def built(self, tag: str, number: int) -> str:
+        """As the simulated kubelet names it in a pod's status."""
+        from kai_lab_pipeline.rehearsal.profiles import image_id
+
+        return image_id(tag)
+
     def helm(self, arguments: list[str]) -> None:
         if arguments[0] == "version":
             super().helm(arguments)

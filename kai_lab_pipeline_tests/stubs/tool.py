@@ -102,6 +102,10 @@ class Tools:
         with self.state() as data:
             data["releases"][f"{namespace}/{name}"] = row
 
+    def built(self, tag: str, number: int) -> str:
+        """The id of an image that is built now."""
+        return f"sha256:{number:064x}"
+
     def by_rule(self, tool: str, arguments: list[str]) -> None:
         """Answer as the first rule says that matches and is not used up."""
         line = " ".join([tool, *arguments])
@@ -210,7 +214,7 @@ class Tools:
                             "", "unable to prepare context: unable to evaluate symlinks in Dockerfile path: lstat\n", 1
                         )
                     tag = option(arguments, "--tag")
-                    local[tag] = f"sha256:{len(data['used']):064x}"
+                    local[tag] = self.built(tag, len(data["used"]))
                     key, _, value = option(arguments, "--label").partition("=")
                     data["labels"][tag] = {key: value}
                 case ["save", *_]:
