@@ -48,6 +48,11 @@ def told_by(helm: Path, plane: ControlPlane, chart: Chart, mirrors: Mapping[str,
             "uninstall": lambda: _facts(releases.uninstall(chart, _quiet)),
             "uninstall again": lambda: _facts(releases.uninstall(chart, _quiet)),
             "no row": lambda: _row(client, chart),
+            "install a local chart": lambda: _facts(_install(releases, _local(folder, "1"))),
+            "install the same local chart": lambda: _facts(_install(releases, _local(folder, "1"))),
+            "install the local chart edited": lambda: _facts(_install(releases, _local(folder, "2"))),
+            "what its revisions say": lambda: [row["description"] for row in client.history("local", "local")],
+            "uninstall the local chart": lambda: _facts(releases.uninstall(_local(folder, "2"), _quiet)),
         }
         return {name: _come_of(step) for name, step in steps.items()}
 
@@ -95,6 +100,16 @@ def _row(client: Helm, chart: Chart) -> Any:
 
 def _elsewhere(chart: Chart) -> Chart:
     return chart.model_copy(update={"chart": f"{chart.chart}-of-nobody"})
+
+
+def _local(folder: Path, content: str) -> Chart:
+    """A chart folder of this machine with that content."""
+    templates = folder / "ours" / "templates"
+    templates.mkdir(parents=True, exist_ok=True)
+    (templates.parent / "Chart.yaml").write_text("apiVersion: v2\nname: ours\nversion: 0.1.0\n", encoding="utf-8")
+    config = f'apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: ours}}\ndata: {{content: "{content}"}}\n'
+    (templates / "config.yaml").write_text(config, encoding="utf-8")
+    return Chart(chart="ours", version="0.1.0", release="local", namespace="local")
 
 
 def _come_of(step: Callable[[], Any]) -> str:
