@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.assets.cluster import cluster_assets
+from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind import KindBackend
@@ -586,6 +587,69 @@ def test_a_git_ref_that_is_not_there_is_told_by_its_own_step(place: Workplace, l
     assert log.has("its own step will try again")
     with pytest.raises(ToolError, match="no branch or tag v9"):
         lab.provide_image(log)
+
+
+FORK = "https://git.example/fork.git"
+
+
+def built(place: Workplace) -> int:
+    return len(place.calls("docker", "build"))
+
+
+def test_another_source_of_the_same_ref_is_another_image(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    fork = backend(place, image__nvml_mock__source=FORK)
+    fork.provide_image(log)
+    assert [call[-2] for call in place.calls("git", "clone")] == [place.settings().image.nvml_mock.source, FORK]
+    contexts = [call[-1] for call in place.calls("docker", "build")]
+    assert len(set(contexts)) == 2, "each is built from its own clone"
+    fork.provide_image(log)
+    assert built(place) == 2
+
+
+def test_a_branch_that_moved_is_cloned_and_built_again(place: Workplace, log: Lines) -> None:
+    place.change(branches={"main": "a" * 40})
+    lab = backend(place, image__nvml_mock__git_ref="main")
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert built(place) == 1, "it did not move"
+    place.change(branches={"main": "b" * 40})
+    lab.provide_image(log)
+    assert built(place) == 2
+    label = place.look()["labels"]["nvml-mock:local"]["kai-lab.source"]
+    assert label == f"{place.settings().image.nvml_mock.source}@main#{'b' * 40}"
+    place.rules({"match": "^git ls-remote", "rc": 128, "err": "fatal: unable to access: Could not resolve host\n"})
+    place.change(branches={"main": "c" * 40})
+    lab.provide_image(log)
+    assert built(place) == 2
+    assert log.has("whether refs/heads/main has moved could not be asked; going by bbbbbbbbbbbb")
+
+
+def test_a_tag_is_never_asked_for_again(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert place.calls("git", "ls-remote") == []
+    assert (len(place.calls("git", "clone")), built(place)) == (1, 1)
+
+
+def test_the_same_image_provided_again_is_the_same_version(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    first, second = lab.provide_image(log), lab.provide_image(log)
+    assert (first.changed, second.changed) == (True, False)
+    assert image_version(first) == image_version(second) == [place.look()["images"]["local"]["nvml-mock:local"], None]
+
+
+def test_an_archive_of_another_content_is_another_version(place: Workplace, log: Lines) -> None:
+    archive = place.project / "image.tar"
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
+    lab.ensure_cluster(log)
+    first, same = lab.provide_image(log), lab.provide_image(log)
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:2"}))
+    assert image_version(first) == image_version(same)
+    assert image_version(lab.provide_image(log)) != image_version(first)
 
 
 def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None:

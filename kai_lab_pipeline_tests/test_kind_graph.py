@@ -32,7 +32,8 @@ def test_the_graph_runs_on_the_labs_own_command_lines(place: Workplace, tmp_path
         assert "DEBUG" not in ran.err, "the steps' processes do not log on the terminal"
         lab = project.lab_dir
         kubeconfig = ["--kubeconfig", str(lab / "kubeconfig")]
-        made_and_filled(place, project.settings.state_root / "sources" / "nvml-mock-v0.3.0", kubeconfig)
+        (source,) = (project.settings.state_root / "sources").glob("nvml-mock-v0.3.0-*")
+        made_and_filled(place, source, kubeconfig)
         installed(place, [*kubeconfig, "--kube-context", f"kind-{NAME}"])
         assert {env["HELM_CACHE_HOME"] for env in place.environments("helm", "upgrade")} == {str(lab / "helm/cache")}
         assert (lab / "kubeconfig").stat().st_mode & 0o777 == 0o600
@@ -52,7 +53,7 @@ def made_and_filled(place: Workplace, source: Path, kubeconfig: list[str]) -> No
     origin = "https://github.com/NVIDIA/k8s-test-infra.git"
     assert clone[:-1] == ["git", "clone", "--depth", "1", "--branch", "v0.3.0", "--", origin]
     (build,) = place.calls("docker", "build")
-    label = f"kai-lab.source={origin}@v0.3.0"
+    label = f"kai-lab.source={origin}@v0.3.0#{(source / '.git' / 'commit').read_text()}"
     file = str(source / "deployments" / "nvml-mock" / "Dockerfile")
     assert build == ["docker", "build", "--tag", IMAGE, "--label", label, "--file", file, str(source)]
     assert place.calls("kind", "load") == [["kind", "load", "docker-image", IMAGE, "--name", NAME]]

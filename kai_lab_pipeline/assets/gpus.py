@@ -8,6 +8,7 @@ from kai_lab_pipeline.assets.apply import apply_manifest
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.releases import chart_as_built, install_release
 from kai_lab_pipeline.assets.step import Step, lab_asset
+from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.workbench.apply import manifest_text
 from kai_lab_pipeline.workbench.steps import gpu_labels, label_nodes
 
@@ -24,7 +25,7 @@ def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
         """
         facts = step.tell(step.lab.backend.provide_image(step.log))
         incarnation = step.lab.backend.connect().incarnation()
-        return step.done(version_of=[incarnation, settings.image.nvml_mock.name, facts.facts])
+        return step.done(version_of=[incarnation, settings.image.nvml_mock.name, image_version(facts)])
 
     @lab_asset(group, "nvml_mock_release", kinds={"helm"}, built_from=chart_as_built(settings, "nvml_mock"))
     def nvml_mock_release(step: Step) -> dg.MaterializeResult[Any]:
@@ -58,3 +59,8 @@ def gpu_assets(group: Group) -> list[dg.AssetsDefinition]:
         return step.seen(version_of=[step.lab.backend.connect().incarnation(), gpu_labels(step.lab)])
 
     return [nvml_mock_image, nvml_mock_release, device_plugin, labelled_node]
+
+
+def image_version(facts: StepFacts) -> list[str | None]:
+    """What downstream depends on: the image itself, and not how it came to the node this time."""
+    return [facts.facts.get(key) for key in ("image_id", "archive_digest")]

@@ -6,6 +6,7 @@ containerd store), and then an archive of one platform helps.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
-from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError
+from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, redact
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Settings
 
@@ -81,7 +82,7 @@ class ImageProvider:
         facts = {"image": self._image.name, "nodes": ", ".join(nodes)}
         if archive is not None:
             self._kind.load_archive(cluster, archive, log=log)
-            facts["archive"] = archive.name
+            facts |= {"archive": archive.name, "archive_digest": _digest(archive)}
         else:
             facts["image_id"] = str(image_id)
             if not self._missing(nodes, image_id):
@@ -118,36 +119,66 @@ class ImageProvider:
         name = self._image.name
         if self._image.checkout:
             context = self.file(self._image.checkout, "image.nvml_mock.checkout")
+            source = str(context)
         else:
-            wanted = f"{self._image.source}@{self._image.git_ref}"
+            context, commit = self._clone(log)
+            source = f"{self._image.source}@{self._image.git_ref}#{commit}"
             found = self._docker.image_id(name)
-            if found is not None and self._docker.label(name, SOURCE_LABEL) == wanted:
-                log(f"{name} was built from {self._image.git_ref} before; using it")
+            if found is not None and self._docker.label(name, SOURCE_LABEL) == source:
+                log(f"{name} was built from {self._image.git_ref} ({commit[:12]}) before; using it")
                 return found
-            context = self._clone(log)
         log(f"building {name} from {context}")
-        source = str(context) if self._image.checkout else wanted
         dockerfile = context / self._image.dockerfile
         labels = {SOURCE_LABEL: source}
         return self._docker.build(context, dockerfile, name, labels=labels, deadline_s=BUILD_DEADLINE_S, log=log)
 
-    def _clone(self, log: Log) -> Path:
-        """A clone of the source at the git ref below the lab's state folder, made once and whole or not at all."""
-        sources = self._settings.state_root / "sources"
-        target = sources / f"nvml-mock-{self._image.git_ref.replace('/', '_')}"
-        if (target / ".git").exists():
-            return target
+    def _clone(self, log: Log) -> tuple[Path, str]:
+        """A clone of the source at the git ref below the lab's state folder, whole or not at all, and its commit.
+
+        It is made once, and again when the ref is a branch that has moved since; a tag stays what it was.
+        """
+        image, sources = self._image, self._settings.state_root / "sources"
+        origin = hashlib.sha256(image.source.encode()).hexdigest()[:8]
+        target = sources / f"nvml-mock-{image.git_ref.replace('/', '_')}-{origin}"
+        commit = self._commit(target)
+        if commit is not None and not self._moved(target, commit, log):
+            return target, commit
         sources.mkdir(parents=True, exist_ok=True)
-        log(f"cloning {self._image.git_ref} of {self._image.source}")
+        log(redact(f"cloning {image.git_ref} of {image.source}"))
         with tempfile.TemporaryDirectory(dir=sources) as folder:
             partial = Path(folder) / "clone"
-            arguments = ("clone", "--depth", "1", "--branch", self._image.git_ref, "--", self._image.source)
-            what = f"git could not clone {self._image.git_ref}"
-            self._git.call(*arguments, str(partial), what=what, deadline_s=CLONE_DEADLINE_S, log=log, hints=GIT_HINTS)
+            arguments = ("clone", "--depth", "1", "--branch", image.git_ref, "--", image.source)
+            what = f"git could not clone {image.git_ref}"
+            cloned = self._git.call(
+                *arguments, str(partial), what=what, deadline_s=CLONE_DEADLINE_S, log=log, hints=GIT_HINTS
+            )
+            commit = self._commit(partial)
+            if commit is None:
+                raise ToolError(cloned, f"git cloned {image.git_ref}, and the clone has no commit")
             if target.exists():
                 shutil.rmtree(target)
             os.rename(partial, target)
-        return target
+        return target, commit
+
+    def _commit(self, clone: Path) -> str | None:
+        """The commit of a clone; None where there is none that git can read."""
+        if not (clone / ".git").exists():
+            return None  # git would look for a repository in the folders above
+        outcome = self._git.attempt("-C", str(clone), "rev-parse", "HEAD")
+        return outcome.stdout.strip() or None if outcome.exit_code == 0 else None
+
+    def _moved(self, clone: Path, commit: str, log: Log) -> bool:
+        """Whether the branch that was cloned is elsewhere at its source by now; no, where that cannot be asked."""
+        branch = self._git.attempt("-C", str(clone), "symbolic-ref", "--quiet", "HEAD")  # a tag's clone is on none
+        if branch.exit_code != 0:
+            return False
+        ref = branch.stdout.strip()
+        outcome = self._git.attempt("ls-remote", "--", self._image.source, ref)
+        there = outcome.stdout.split()[:1]
+        if outcome.exit_code != 0 or not there:
+            log(f"whether {ref} has moved could not be asked; going by {commit[:12]}: {outcome.last_lines(1)}")
+            return False
+        return there != [commit]
 
     def _load(self, cluster: str, nodes: tuple[str, ...], log: Log) -> str:
         name = self._image.name
@@ -175,3 +206,11 @@ class ImageProvider:
                 for image in self._docker.node_images(node)
             )
         ]
+
+
+def _digest(file: Path) -> str:
+    found = hashlib.sha256()
+    with open(file, "rb") as content:
+        for part in iter(lambda: content.read(1 << 20), b""):
+            found.update(part)
+    return f"sha256:{found.hexdigest()}"

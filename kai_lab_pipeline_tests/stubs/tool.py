@@ -287,11 +287,27 @@ class Tools:
                     releases[f"{namespace}/{name}"]["status"] = "deployed"
 
     def git(self, arguments: list[str]) -> None:
-        if arguments[0] == "clone":
-            folder = Path(arguments[-1])
-            (folder / ".git").mkdir(parents=True)
-            (folder / "deployments" / "nvml-mock").mkdir(parents=True)
-            (folder / "deployments" / "nvml-mock" / "Dockerfile").write_text("FROM scratch\n")
+        """Branches of any source are in the state, by name; what is not there is a tag."""
+        with self.state() as data:
+            branches = data.get("branches", {})
+        match arguments:
+            case ["clone", *_, "--branch", ref, "--", source, target]:
+                folder = Path(target)
+                (folder / ".git").mkdir(parents=True)
+                (folder / "deployments" / "nvml-mock").mkdir(parents=True)
+                (folder / "deployments" / "nvml-mock" / "Dockerfile").write_text("FROM scratch\n")
+                commit = branches.get(ref) or hashlib.sha1(f"{source}@{ref}".encode()).hexdigest()
+                (folder / ".git" / "commit").write_text(commit)
+                if ref in branches:
+                    (folder / ".git" / "HEAD").write_text(f"refs/heads/{ref}\n")
+            case ["-C", folder, "rev-parse", "HEAD"]:
+                raise Answer((Path(folder) / ".git" / "commit").read_text() + "\n")
+            case ["-C", folder, "symbolic-ref", "--quiet", "HEAD"]:
+                head = Path(folder) / ".git" / "HEAD"
+                raise Answer(head.read_text()) if head.exists() else Answer(code=1)
+            case ["ls-remote", "--", _, ref]:
+                commit = branches.get(ref.removeprefix("refs/heads/"))
+                raise Answer(f"{commit}\t{ref}\n" if commit else "")
 
 
 def main(tools: type[Tools] = Tools) -> None:
