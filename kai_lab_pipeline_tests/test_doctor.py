@@ -231,7 +231,7 @@ def test_a_cluster_is_the_labs_by_its_mark_whatever_the_record_says(
         json.dumps({"cluster": "kai-hami-test", "state": "made", "nodes": {"kai-hami-test-control-plane": "older"}})
     )
     if mark is not None:
-        place.api.put("configmaps", "kube-system", "kai-lab-owner", data={"lab": "x", "id": mark})
+        place.api.put("configmaps", "kube-system", "kai-lab-owner", data={"lab": "x", "id": mark, "made": "true"})
     place.change(clusters={"kai-hami-test": "2026-01-01T00:00:00.0Z"})
     stubbed = Machine(run=Toolbox(place.state / "running").run, ask_registry=lambda source, ca_file: "")
     finding = look(settings, stubbed)["cluster name"]
