@@ -8,6 +8,8 @@ import pytest
 
 from kai_lab_pipeline.rehearsal import process
 
+pytest.register_assert_rewrite("kai_lab_pipeline_tests.scenario_held", "kai_lab_pipeline_tests.scenario_runs")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kubectl: runs the kubectl command")

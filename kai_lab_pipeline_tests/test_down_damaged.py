@@ -62,15 +62,14 @@ def test_a_lab_on_a_context_is_asked_there(place: Workplace, capsys: pytest.Capt
     assert (folder / "kubeconfig").exists(), "the way back to what is left"
 
 
-@pytest.mark.parametrize("context", [None, f"kind-{NAME}", "theirs"])
+@pytest.mark.parametrize("context", [f"kind-{NAME}", "theirs"])
 def test_a_lab_of_which_nothing_tells_is_left_with_what_to_do(
-    place: Workplace, capsys: pytest.CaptureFixture[str], context: str | None
+    place: Workplace, capsys: pytest.CaptureFixture[str], context: str
 ) -> None:
     """A kubeconfig alone may be that of a person's cluster: whether the lab made it is not guessed."""
     folder = lab_folder(place, "")
     place.change(clusters={NAME: "2026-01-01T00:00:00.0Z"})
-    if context is not None:
-        write_kubeconfig(folder / "kubeconfig", {"current-context": context})
+    write_kubeconfig(folder / "kubeconfig", {"current-context": context})
     assert down_command(everything=True) == 3
     said = capsys.readouterr()
     words = " ".join((said.out + said.err).split())
@@ -86,6 +85,16 @@ def test_one_lab_that_is_not_known_keeps_no_other_from_going(place: Workplace) -
     lab.ensure_cluster(lambda line: None)
     LabState.of(place.settings(lab__name="another")).open()
     folder = lab_folder(place, "")
+    write_kubeconfig(folder / "kubeconfig", {"current-context": "theirs"})
     assert down_command(everything=True) == 3
     assert place.look()["clusters"] == {}
     assert folder.exists()
+
+
+def test_a_lab_that_made_nothing_is_forgotten(place: Workplace) -> None:
+    """Each backend leaves its note before it makes anything; a cluster of this name is somebody else's."""
+    folder = lab_folder(place, "")
+    place.change(clusters={NAME: "2026-01-01T00:00:00.0Z"})
+    assert down_command(everything=True) == 0
+    assert not folder.exists()
+    assert NAME in place.look()["clusters"]

@@ -106,8 +106,9 @@ def _all_labs(settings: Settings) -> list[Settings | LabError]:
 def _backend_of(record: Path) -> str:
     """The backend a lab was made with. A damaged record is given up: tearing down must work when little else does.
 
-    What the backend itself left in the folder tells then. Raises LabError where nothing does: taken for another one, a
-    lab would lose its folder and leave its cluster.
+    What the backend itself left in the folder tells then; each leaves its note before it makes anything, so a folder
+    without one, and without a kubeconfig, is that of a lab that made nothing. Raises LabError where a kubeconfig alone
+    is left: taken for another backend's, a lab would lose its folder and leave its cluster.
     """
     try:
         backend = dict(json.loads(record.read_text(encoding="utf-8"))).get("backend")
@@ -117,6 +118,8 @@ def _backend_of(record: Path) -> str:
         return str(backend)
     folder = record.parent
     found = next((name for name, trace in TRACES.items() if (folder / trace).exists()), None)
+    if found is None and not (folder / "kubeconfig").exists():
+        found = "rehearsal"
     if found is None:
         raise LabError(
             f"The record of lab {folder.name} is damaged, and nothing in its folder tells what it was made with",
