@@ -12,7 +12,7 @@ from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover, Log
 from kai_lab_pipeline.backends.owner import Mark
-from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
+from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES, WEBHOOKS, kubectl_of
 from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.settings import Settings
@@ -23,7 +23,6 @@ GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu
 """Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
 MOCK_LABELS = ("nvidia.com/gpu.present",)
 """Node labels that nvml-mock's pod writes and leaves behind (0.3.0, measured)."""
-WEBHOOKS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 NAMESPACE_DEADLINE_S = 60.0
 _MADE_BY_ITSELF = frozenset(
     {"events", "endpoints", "endpointslices", "leases", "controllerrevisions", "bindings", "localsubjectaccessreviews"}
@@ -152,11 +151,6 @@ def _kai_definitions(cluster: Cluster) -> list[str]:
     except NotFound:
         return []
     return [name for name in names if name.split(".", 1)[-1] in _KAI_GROUPS]
-
-
-def kubectl_of(cluster: Cluster) -> str:
-    """kubectl on this cluster and no other, as a person types it."""
-    return f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
 
 
 def key(resource: str, namespace: str | None, name: str) -> str:

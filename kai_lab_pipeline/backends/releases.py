@@ -22,8 +22,14 @@ from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Chart
 
 SHARED_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
+WEBHOOKS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 ATTEMPTS = 6
 LOG_TAIL = 6
+
+
+def kubectl_of(cluster: Cluster) -> str:
+    """kubectl on this cluster and no other, as a person types it."""
+    return f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
 
 
 class Releases:
@@ -96,7 +102,7 @@ class Releases:
         """What a removed chart leaves in its namespace, and the commands that remove it."""
         if chart.namespace in SHARED_NAMESPACES:
             return ()
-        kubectl = f"kubectl --kubeconfig {self._cluster.kubeconfig} --context {self._cluster.context}"
+        kubectl = kubectl_of(self._cluster)
         left = [
             Leftover(
                 f"{resource}/{obj['metadata']['name']}",
@@ -165,7 +171,7 @@ class Releases:
         if chart.namespace in SHARED_NAMESPACES:
             return []
         removed = []
-        for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        for resource in WEBHOOKS:
             for obj in self._cluster.objects(resource):
                 services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in obj.get("webhooks") or ()]
                 if {service.get("namespace") for service in services} != {chart.namespace}:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Backend
-from kai_lab_pipeline.backends.inventory import kubectl_of
+from kai_lab_pipeline.backends.releases import kubectl_of
 from kai_lab_pipeline.clients.kubernetes import is_ours
 from kai_lab_pipeline.lab.errors import LabError
 

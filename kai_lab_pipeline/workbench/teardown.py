@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover
-from kai_lab_pipeline.backends.inventory import GPU_LABELS, MOCK_LABELS, kubectl_of
+from kai_lab_pipeline.backends.inventory import GPU_LABELS, MOCK_LABELS
+from kai_lab_pipeline.backends.releases import kubectl_of
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.lab.errors import LabError
