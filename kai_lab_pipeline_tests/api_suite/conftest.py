@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,14 @@ def unique() -> str:
 
 @pytest.fixture
 def namespace(api: Api, unique: str) -> Iterator[str]:
-    """A namespace of the test's own. Its content goes with it; nobody waits for that."""
+    """A namespace of the test's own. Its content goes with it; nobody waits for that.
+
+    It is handed out when the controllers have put in what every namespace holds: made later, these objects would go
+    through a test's own webhooks and into its watches.
+    """
     api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
-    account = f"/api/v1/namespaces/{unique}/serviceaccounts/default"
-    until(lambda: api.exists(account), "the account that pods of the namespace need")
+    for held in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
+        until(partial(api.exists, f"/api/v1/namespaces/{unique}/{held}"), f"{held} in the new namespace")
     yield unique
     api.http.delete(f"/api/v1/namespaces/{unique}")
 
