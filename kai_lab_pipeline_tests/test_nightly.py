@@ -107,8 +107,10 @@ def test_the_schedule_runs_what_has_no_verdict_yet(project: LabProject) -> None:
     candidate = Group("candidate", project.settings, ("candidate",))
     schedule = nightly_schedule(project.settings, candidate_job(candidate))
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
-    with dg.DagsterInstance.local_temp() as instance:
-        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=now())
+    with (
+        dg.DagsterInstance.local_temp() as instance,
+        dg.build_schedule_context(instance=instance, scheduled_execution_time=now()) as context,
+    ):
         requests = schedule(context)
         assert isinstance(requests, list)
         keys = {request.partition_key for request in requests}

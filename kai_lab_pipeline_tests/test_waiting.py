@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.lab.evidence import Observation
-from kai_lab_pipeline.lab.spec import GPU_GATES, NEED_GPUS, UPSTREAM
+from kai_lab_pipeline.lab.spec import CANNOT_HOLD_WITHOUT, CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict, broken, held, not_evaluated
 from kai_lab_pipeline.settings import load_settings
 from kai_lab_pipeline.workbench import settle as settling
-from kai_lab_pipeline.workbench.lab import Lab, ancestors
+from kai_lab_pipeline.workbench.lab import Lab
 
 PROJECT = Path(__file__).resolve().parent.parent
 SEEN = Observation(observed_at=datetime(2026, 11, 30, tzinfo=timezone.utc))
@@ -32,16 +32,10 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("asset", ["whole_gpu_pod", "kai_release"])
-@pytest.mark.parametrize("deadline_s", [5.0, 180.0])
-def test_what_never_comes_is_waited_for_until_the_deadline_and_looked_at_often_enough(
-    monkeypatch: pytest.MonkeyPatch, asset: str, deadline_s: float
-) -> None:
-    clock = Clock()
+def silent(clock: Clock) -> type:
+    """Watches that never announce anything: waiting for them only takes its time."""
 
     class Silent:
-        """Watches that never announce anything."""
-
         def __init__(self, *_: Any) -> None:
             pass
 
@@ -57,11 +51,23 @@ def test_what_never_comes_is_waited_for_until_the_deadline_and_looked_at_often_e
         def wait(self, timeout_s: float) -> None:
             clock.now += timeout_s
 
-    monkeypatch.setattr(settling, "_Changes", Silent)
+    return Silent
+
+
+def observer() -> Any:
+    return SimpleNamespace(backend=SimpleNamespace(time_scale=0.01), cluster=None, observe=lambda name: SEEN)
+
+
+@pytest.mark.parametrize("asset", ["whole_gpu_pod", "kai_release"])
+@pytest.mark.parametrize("deadline_s", [5.0, 180.0])
+def test_what_never_comes_is_waited_for_until_the_deadline_and_looked_at_often_enough(
+    monkeypatch: pytest.MonkeyPatch, asset: str, deadline_s: float
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(settling, "_Changes", silent(clock))
     monkeypatch.setattr(settling, "time", clock)
-    observer: Any = SimpleNamespace(backend=SimpleNamespace(time_scale=0.01), cluster=None, observe=lambda name: SEEN)
     result = CheckResult(asset, "never", broken("it", "nothing", "It is not there."))
-    settled = settling.settle(observer, asset, lambda _: (result,), deadline_s=deadline_s, log=lambda _: None)
+    settled = settling.settle(observer(), asset, lambda _: (result,), deadline_s=deadline_s, log=lambda _: None)
     assert settled.looks >= settling.LEAST_LOOKS
     assert deadline_s <= settled.waited_s < deadline_s + 0.5
 
@@ -72,6 +78,10 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(load_settings(tmp_path, environ={}), "run", lambda _: None)
 
 
+GATES = ("nvml_mock_release.daemonset_ready", "nvml_mock_release.gpu_present_label", "device_plugin.eight_whole_gpus")
+VALUES = "kai_release.values_have_effect"
+
+
 def seeing(lab: Lab, monkeypatch: pytest.MonkeyPatch, **verdicts: Verdict) -> None:
     """Have the run seen these checks of the mock's release and the device plugin."""
     makers = {
@@ -79,7 +89,7 @@ def seeing(lab: Lab, monkeypatch: pytest.MonkeyPatch, **verdicts: Verdict) -> No
         Verdict.HELD: held("a", "b", "c"),
         Verdict.NOT_EVALUATED: not_evaluated("a", "b"),
     }
-    gates = [name.split(".") for name in GPU_GATES]
+    gates = [name.split(".") for name in GATES]
     results = {
         asset: tuple(
             CheckResult(asset, check, makers[verdicts[check]])
@@ -92,12 +102,30 @@ def seeing(lab: Lab, monkeypatch: pytest.MonkeyPatch, **verdicts: Verdict) -> No
     monkeypatch.setattr(lab, "judge_asset", lambda asset, _: results[asset])
 
 
-def test_without_gpus_only_what_needs_them_is_hopeless(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def hopeless(lab: Lab, *known: str) -> dict[str, str]:
+    """Each check that is waited for shortly, with what is broken."""
+    return {f"{asset}.{check}": name for asset in UPSTREAM for check, name in lab.hopeless(asset, known).items()}
+
+
+def test_the_names_are_those_of_checks() -> None:
+    names = {f"{asset}.{check.name}" for asset, checks in CHECKS.items() for check in checks}
+    assert set(CANNOT_HOLD_WITHOUT) <= names
+    assert {name for needed in CANNOT_HOLD_WITHOUT.values() for name in needed} <= {*names, VALUES}
+
+
+def test_without_a_marked_node_only_what_needs_gpus_is_hopeless(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     seeing(lab, monkeypatch, gpu_present_label=Verdict.BROKEN, eight_whole_gpus=Verdict.BROKEN)
-    hopeless = {asset for asset in UPSTREAM if lab.without_gpus(asset)}
-    assert hopeless == set(NEED_GPUS)
-    assert not hopeless & {"kai_release", "isolator_release", "reservation_boundary"}, "these come without GPUs too"
-    assert lab.without_gpus("whole_gpu_pod") == "nvml_mock_release.gpu_present_label"
+    found = hopeless(lab)
+    assert set(found) == {name for name, needed in CANNOT_HOLD_WITHOUT.items() if VALUES not in needed}
+    assert set(found.values()) == {"nvml_mock_release.gpu_present_label"}
+    assert "isolator_release.webhook_mutates" not in found, "the webhook comes without GPUs too"
+    assert not any(name.startswith(("kai_release", "reservation_boundary")) for name in found)
+
+
+def test_without_gpus_the_monitor_still_comes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing(lab, monkeypatch, gpu_present_label=Verdict.HELD, eight_whole_gpus=Verdict.BROKEN)
+    assert "whole_gpu_pod.whole_gpu_running" in hopeless(lab)
+    assert "isolator_release.isolator_pods_running" not in hopeless(lab)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HELD, Verdict.NOT_EVALUATED])
@@ -105,11 +133,46 @@ def test_nothing_is_hopeless_that_was_not_seen_broken(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
 ) -> None:
     seeing(lab, monkeypatch, gpu_present_label=verdict, eight_whole_gpus=verdict)
-    assert not any(lab.without_gpus(asset) for asset in UPSTREAM)
+    assert hopeless(lab) == {}
 
 
-def test_an_asset_is_no_reason_for_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_is_no_reason_for_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     seeing(lab, monkeypatch, eight_whole_gpus=Verdict.BROKEN)
-    assert "device_plugin" not in ancestors("device_plugin")
-    assert lab.without_gpus("device_plugin") == ""
-    assert lab.without_gpus("whole_gpu_pod") == "device_plugin.eight_whole_gpus"
+    assert lab.hopeless("device_plugin") == {}
+    assert lab.hopeless("whole_gpu_pod") == {"whole_gpu_running": "device_plugin.eight_whole_gpus"}
+
+
+def test_what_a_value_without_effect_sets_is_hopeless(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing(lab, monkeypatch)
+    assert hopeless(lab, VALUES) == dict.fromkeys(
+        ("kai_release.sharing_enabled", "kai_release.hamicore_enabled"), VALUES
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "late_at_s", "waited_s"),
+    [
+        (set(), 10, 80),
+        ({"never"}, 10, 20),
+        ({"never", "late"}, 10, 20),
+        ({"never"}, 50, 50),  # what can still come is waited for, whatever else is hopeless
+        ({"never", "late"}, 50, 20),
+    ],
+)
+def test_the_whole_deadline_is_for_what_can_still_come(
+    monkeypatch: pytest.MonkeyPatch, known: set[str], late_at_s: int, waited_s: int
+) -> None:
+    """`late` comes after so many of 80 s, and `never` never."""
+    clock = Clock()
+    monkeypatch.setattr(settling, "_Changes", silent(clock))
+    monkeypatch.setattr(settling, "time", clock)
+
+    def judged(_: Observation) -> tuple[CheckResult, ...]:
+        late = held("it", "it", "It is there.") if clock.now >= late_at_s else broken("it", "nothing", "It is late.")
+        never = broken("it", "nothing", "It is not there.")
+        return CheckResult("whole_gpu_pod", "never", never), CheckResult("whole_gpu_pod", "late", late)
+
+    settled = settling.settle(observer(), "whole_gpu_pod", judged, deadline_s=80.0, log=lambda _: None, hopeless=known)
+    assert settled.waited_s == pytest.approx(waited_s, abs=0.5)
+    late_came = late_at_s <= waited_s
+    assert [result.check for result in settled.mismatches] == (["never"] if late_came else ["never", "late"])

@@ -29,20 +29,26 @@ def install_release(step: Step, component: str) -> dg.MaterializeResult[Any]:
     step.metadata["chart"] = chart.chart
     step.metadata["version"] = chart.version
     step.metadata["values"] = dg.MetadataValue.json(dict(chart.values))
+    broken: list[str] = []
     if step.lab.candidate is not None and component in step.lab.candidate.version_set.moved:
-        _show_differences(step, component)
+        if _show_differences(step, component) is Verdict.BROKEN:
+            broken.append(f"{step.asset}.{VALUES_HAVE_EFFECT}")
         if step.lab.candidate.version_set.lane is Lane.UPGRADE:
             before_upgrade(step.lab)
     step.tell(install(step.lab, component))
     incarnation = step.lab.backend.connect().incarnation()
     content = chart_content(step.settings.root, chart)
-    return step.seen(version_of=[incarnation, chart.version, dict(chart.values), content])
+    return step.seen(version_of=[incarnation, chart.version, dict(chart.values), content], broken=broken)
 
 
-def _show_differences(step: Step, component: str) -> None:
-    """Compare the candidate's chart with the pinned one before the cluster is touched, and show what was found."""
+def _show_differences(step: Step, component: str) -> Verdict:
+    """Compare the candidate's chart with the pinned one before the cluster is touched, and show what was found.
+
+    Returns what became of the values that the lab sets.
+    """
     found = compare_chart(step.lab, component)
     text = found.text.replace("```", "") or f"not evaluated: {found.message}"
     step.metadata["chart difference"] = dg.MetadataValue.md(f"```diff\n{text}\n```")
     if found.finding.verdict is not Verdict.HELD:
         step.context.log.warning(f"{VALUES_HAVE_EFFECT} is {found.verdict}: {found.message}")
+    return found.finding.verdict

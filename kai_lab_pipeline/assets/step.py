@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +32,6 @@ TABLE = dg.TableSchema(
 )
 
 
-HOPELESS = 4
-"""By how much the wait is cut for what stands on something that this run has seen broken."""
 STEP_VERSION = "1"
 """Raised when what a step does changes: all its materialisations then count as outdated."""
 
@@ -85,23 +83,21 @@ class Step:
         self.metadata.update(facts.facts)
         return facts
 
-    def seen(self, *, version_of: Any) -> dg.MaterializeResult[Any]:
-        """Wait for what the asset's checks expect, keep what was seen, good or bad, and materialise with it."""
-        settled = self.lab.look(self.asset, deadline_s=self._deadline_s())
+    def seen(self, *, version_of: Any, broken: Iterable[str] = ()) -> dg.MaterializeResult[Any]:
+        """Wait for what the asset's checks expect, keep what was seen, good or bad, and materialise with it.
+
+        What stands on something broken upstream, or on what `broken` names (``asset.check``), is waited for shortly.
+        """
+        hopeless = self.lab.hopeless(self.asset, broken) if self.group.goes_on else {}
+        for check, reason in hopeless.items():
+            self.log(f"waiting shortly for {check}: {reason} is broken, and without it this is not expected to hold")
+        settled = self.lab.look(self.asset, hopeless=hopeless)
         self._say(settled)
         self.verdicts = {result.check: str(result.verdict) for result in settled.results}
         self.metadata["waited_s"] = round(settled.waited_s, 2)
         self.metadata["checks"] = results_table(settled.results)
         self.metadata["evidence"] = dg.MetadataValue.path(str(self.lab.bundle_dir / self.asset))
         return self.done(version_of=version_of)
-
-    def _deadline_s(self) -> float:
-        """How long the checks are waited for, seconds: a candidate's shortly where the GPUs are known to be missing."""
-        whole = self.settings.deadline_s(self.asset)
-        missing = self.lab.without_gpus(self.asset) if self.group.goes_on else ""
-        if missing:
-            self.log(f"waiting shortly: {missing} is broken, and without GPUs this cannot be in order")
-        return whole / HOPELESS if missing else whole
 
     def skip(self, reason: str) -> dg.MaterializeResult[Any]:
         """Materialise without the step, which makes no sense on this cluster; what its checks can still see is seen."""

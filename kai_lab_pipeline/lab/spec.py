@@ -29,16 +29,28 @@ RELEASED: Mapping[str, str] = {
     "kai_resource_isolator": "isolator_release",
 }
 """Components that are chart releases, and the asset of each."""
-GPU_GATES = (
-    "nvml_mock_release.daemonset_ready",
-    "nvml_mock_release.gpu_present_label",
-    "device_plugin.eight_whole_gpus",
-)
-"""Checks without which no node advertises GPUs."""
-NEED_GPUS = ("device_plugin", "labelled_node", "whole_gpu_pod", "shared_gpu_pod")
-"""Assets that cannot be in order then. The boundary is not one: how it fails is to be seen in its own time."""
 VALUES_HAVE_EFFECT = "values_have_effect"
 """Name of the check on each of a candidate's chart releases. It is part of no claim: it judges charts, no cluster."""
+_MOCK = ("nvml_mock_release.daemonset_ready", "nvml_mock_release.gpu_present_label")
+_GPUS = (*_MOCK, "device_plugin.eight_whole_gpus")
+_KAI_VALUES = (f"kai_release.{VALUES_HAVE_EFFECT}",)
+CANNOT_HOLD_WITHOUT: Mapping[str, tuple[str, ...]] = {
+    "device_plugin.plugin_pod_ready": _MOCK,
+    "device_plugin.eight_whole_gpus": _MOCK,
+    "labelled_node.gpu_memory_label": _GPUS,
+    "labelled_node.gpu_product_label": _GPUS,
+    "labelled_node.gpu_count_label": _GPUS,
+    "isolator_release.isolator_pods_running": ("nvml_mock_release.gpu_present_label",),  # the monitor's node selector
+    "kai_release.sharing_enabled": _KAI_VALUES,
+    "kai_release.hamicore_enabled": _KAI_VALUES,
+    "whole_gpu_pod.whole_gpu_running": _GPUS,
+    "shared_gpu_pod.label_read_by_kai": _GPUS,
+    "shared_gpu_pod.fraction_accounted": _GPUS,
+}
+"""Checks that are not expected to hold where one of these is broken, and so are not worth their whole deadline.
+
+None of the boundary's is among them: how it fails is to be seen in its own time.
+"""
 
 
 @dataclass(frozen=True)

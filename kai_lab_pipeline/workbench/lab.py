@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cached_property
@@ -17,7 +17,7 @@ from kai_lab_pipeline.clients import bundle
 from kai_lab_pipeline.lab import judge as judging
 from kai_lab_pipeline.lab.errors import Blocked, LabError
 from kai_lab_pipeline.lab.evidence import Evidence, Observation
-from kai_lab_pipeline.lab.spec import CHECKS, GPU_GATES, NEED_GPUS, UPSTREAM, Expectations
+from kai_lab_pipeline.lab.spec import CANNOT_HOLD_WITHOUT, CHECKS, UPSTREAM, Expectations
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import Applier
@@ -151,13 +151,27 @@ class Lab:
     def observer(self) -> Observer:
         return Observer(self.settings, self.backend, self.backend.connect(), self.run_id)
 
-    def look(self, asset: str, *, deadline_s: float | None = None, only: frozenset[str] | None = None) -> Settled:
+    def look(
+        self,
+        asset: str,
+        *,
+        deadline_s: float | None = None,
+        only: frozenset[str] | None = None,
+        hopeless: Container[str] = (),
+    ) -> Settled:
         """Observe an asset until its checks hold or the deadline (seconds) is over, and keep what was seen."""
-        settled = self.settle(asset, deadline_s=deadline_s, only=only)
+        settled = self.settle(asset, deadline_s=deadline_s, only=only, hopeless=hopeless)
         self.keep(asset, settled.observation)
         return settled
 
-    def settle(self, asset: str, *, deadline_s: float | None = None, only: frozenset[str] | None = None) -> Settled:
+    def settle(
+        self,
+        asset: str,
+        *,
+        deadline_s: float | None = None,
+        only: frozenset[str] | None = None,
+        hopeless: Container[str] = (),
+    ) -> Settled:
         """Observe an asset until its checks hold or the deadline (seconds) is over; nothing is kept."""
         with self.observer() as observer:
             return settle(
@@ -167,20 +181,25 @@ class Lab:
                 deadline_s=self.settings.deadline_s(asset) if deadline_s is None else deadline_s,
                 log=self.log,
                 only=only,
+                hopeless=hopeless,
             )
 
-    def without_gpus(self, asset: str) -> str:
-        """The check by which this run knows that the GPUs are not there which `asset` needs; empty otherwise."""
-        if asset not in NEED_GPUS:
-            return ""
-        for name in GPU_GATES:
-            upstream = name.partition(".")[0]
-            seen = self.seen_in_this_run(upstream) if upstream in ancestors(asset) else None
-            if seen is not None and any(
-                result.name == name and result.verdict is Verdict.BROKEN for result in self.judge_asset(upstream, seen)
-            ):
-                return name
-        return ""
+    def hopeless(self, asset: str, broken: Iterable[str] = ()) -> dict[str, str]:
+        """Checks of `asset` that stand on something broken, each with the ``asset.check`` that is.
+
+        Known as broken is what this run has seen of upstream assets, and what `broken` names besides.
+        """
+        needs = {check.name: CANNOT_HOLD_WITHOUT.get(f"{asset}.{check.name}", ()) for check in CHECKS.get(asset, ())}
+        wanted = {name for names in needs.values() for name in names}
+        known = {*broken, *self._seen_broken({name.partition(".")[0] for name in wanted} & set(ancestors(asset)))}
+        found = {check: next((name for name in names if name in known), "") for check, names in needs.items()}
+        return {check: name for check, name in found.items() if name}
+
+    def _seen_broken(self, assets: Iterable[str]) -> set[str]:
+        """Checks of these assets, as ``asset.check``, that this run has seen broken."""
+        seen = {asset: self.seen_in_this_run(asset) for asset in assets}
+        judged = [self.judge_asset(asset, found) for asset, found in seen.items() if found is not None]
+        return {result.name for results in judged for result in results if result.verdict is Verdict.BROKEN}
 
     def keep(self, asset: str, observation: Observation) -> Path:
         """Write an observation into this run's bundle; returns the asset's folder."""

@@ -24,6 +24,8 @@ LEAST_LOOKS = 15
 """On a starved machine time passes and nothing can happen: a deadline counts only after this many looks..."""
 LONGEST = 6
 """...and after this many times the deadline in any case."""
+HOPELESS = 4
+"""By how much the deadline is cut for checks that stand on something which this run has seen broken."""
 WATCH_S = 5.0
 """A watch is renewed this often, so that a thread that is no longer needed ends soon."""
 READ_AGAIN = ("kai_release", "isolator_release", "shared_gpu_pod", "reservation_boundary")
@@ -53,16 +55,16 @@ def settle(
     deadline_s: float,
     log: Log,
     only: Container[str] | None = None,
+    hopeless: Container[str] = (),
 ) -> Settled:
     """Observe `asset` until its checks hold, none of them can still turn, or `deadline_s` seconds have passed.
 
-    `only` names the checks to wait for (all by default). What is waited for is logged when it changes, not each look.
+    `only` names the checks to wait for (all by default). Once none but `hopeless` ones are missing, a part of the
+    deadline is enough. What is waited for is logged when it changes, not each look.
     Raises LabError when the API server does not answer at all.
     """
     started = time.monotonic()
     cycle_s = max(LEAST_GAP_S, SCHEDULER_CYCLE_S * observer.backend.time_scale)
-    # Often enough for the least looks within the deadline: what never comes must not take longer than that.
-    patience_s = cycle_s if asset in READ_AGAIN else min(5 * cycle_s, max(LEAST_GAP_S, deadline_s / LEAST_LOOKS))
     looks, last_said = 0, ""
     with _Changes(observer.cluster, WATCHED[asset]) as changes:
         while True:
@@ -73,13 +75,16 @@ def settle(
             waited = time.monotonic() - started
             settled = Settled(observation, results, waited, looks)
             turning = [result for result in settled.mismatches if result.finding.transient]
-            if not turning or (waited >= deadline_s and (looks >= LEAST_LOOKS or waited >= LONGEST * deadline_s)):
+            left_s = deadline_s / HOPELESS if all(result.check in hopeless for result in turning) else deadline_s
+            if not turning or (waited >= left_s and (looks >= LEAST_LOOKS or waited >= LONGEST * left_s)):
                 return settled
             said = "; ".join(f"{result.check}: {result.finding.message}" for result in turning)
             if said != last_said:
                 log(f"waiting for {said}")
                 last_said = said
-            changes.wait(min(patience_s, max(LEAST_GAP_S, deadline_s - waited)))
+            # Often enough for the least looks within the deadline: what never comes must not take longer than that.
+            patience_s = cycle_s if asset in READ_AGAIN else min(5 * cycle_s, max(LEAST_GAP_S, left_s / LEAST_LOOKS))
+            changes.wait(min(patience_s, max(LEAST_GAP_S, left_s - waited)))
 
 
 class _Changes:
@@ -108,9 +113,9 @@ class _Changes:
                 thread = threading.Thread(target=self._follow, args=(resource,), name=f"watch-{resource}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-        self._changed.wait(timeout_s)
-        # Changes come in bursts: one look after the burst sees them all.
-        self._stopped.wait(min(LEAST_GAP_S, timeout_s))
+        if self._changed.wait(timeout_s):
+            # Changes come in bursts: one look after the burst sees them all.
+            self._stopped.wait(min(LEAST_GAP_S, timeout_s))
 
     def _follow(self, resource: str) -> None:
         while not self._stopped.is_set():

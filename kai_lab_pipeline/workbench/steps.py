@@ -40,9 +40,8 @@ def label_nodes(lab: Lab) -> StepFacts:
     cluster = lab.backend.connect()
     wanted = gpu_labels(lab)
     changed = []
-    for node in cluster.objects("nodes"):
-        if GPU_RESOURCE not in (node.get("status", {}).get("allocatable") or {}):
-            continue
+    nodes = [node for node in cluster.objects("nodes") if GPU_RESOURCE in (node["status"].get("allocatable") or {})]
+    for node in nodes:
         name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
         differs = {key: value for key, value in wanted.items() if labels.get(key) != value}
         for key, value in differs.items():
@@ -56,9 +55,10 @@ def label_nodes(lab: Lab) -> StepFacts:
         if differs:
             cluster.patch("nodes", name, {"metadata": {"labels": differs}})
             changed.append(name)
-    return StepFacts(
-        f"labelled {', '.join(changed)}" if changed else "the labels were there already", changed=bool(changed)
-    )
+    if changed:
+        return StepFacts(f"labelled {', '.join(changed)}")
+    unchanged = "the labels were there already" if nodes else f"no node advertises {GPU_RESOURCE}: none is labelled"
+    return StepFacts(unchanged, changed=False)
 
 
 def install(lab: Lab, component: str) -> StepFacts:
