@@ -42,7 +42,11 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         ],
         asset_checks=[*lab_checks(lab), *lab_checks(candidate)],
         jobs=[*lab_jobs(settings.lab.name), tear_down_job(lab), night, matrix, add_version_set_job(settings)],
-        sensors=[report_of_a_red_run, new_chart_versions_sensor(settings), after_candidate_sensor(settings, matrix)],
+        sensors=[
+            report_of_a_red_run,
+            new_chart_versions_sensor(settings),
+            after_candidate_sensor(settings, night, matrix),
+        ],
         schedules=[nightly_schedule(settings, night), drift_schedule()],
         executor=lab_executor(settings, (lab, candidate)),
         resources={"lab": resource},

@@ -12,11 +12,12 @@ import pytest
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.automation.after_candidate import after_candidate_sensor
-from kai_lab_pipeline.automation.nightly import matrix_job
+from kai_lab_pipeline.automation.nightly import NIGHT_TAG, candidate_job, matrix_job
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.commands.nightly import _clean_up
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import Nightly
+from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_sets import version_set
 from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench import lab as lab_module
@@ -24,6 +25,7 @@ from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import LabState, WriteLock, now
 from kai_lab_pipeline_tests.lab_project import CHECKOUT
+from kai_lab_pipeline_tests.test_nights import record
 
 
 class Clusters:
@@ -80,9 +82,12 @@ def ended(
     stored: StoredSet,
     status: dg.DagsterRunStatus = dg.DagsterRunStatus.FAILURE,
     job: str = "candidate_lab",
+    night: Nightly | None = None,
     **more: Any,
 ) -> str:
-    run = dg.DagsterRun(job_name=job, status=status, tags={"dagster/partition": stored.version_set.key}, **more)
+    tags = {"dagster/partition": stored.version_set.key}
+    tags |= {NIGHT_TAG: night.started_at.isoformat()} if night is not None else {}
+    run = dg.DagsterRun(job_name=job, status=status, tags=tags, **more)
     instance.add_run(run)
     return run.run_id
 
@@ -91,7 +96,8 @@ def tick(
     settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[list[str], str, str | None]:
     """One tick: the run keys asked for, what it said, and its cursor."""
-    sensor = after_candidate_sensor(settings, matrix_job())
+    candidate = candidate_job(Group("candidate", settings, ("candidate",)))
+    sensor = after_candidate_sensor(settings, candidate, matrix_job())
     found = sensor(dg.build_sensor_context(instance=instance, cursor=cursor))
     if isinstance(found, dg.SkipReason):
         return [], found.skip_message or "", cursor
@@ -183,6 +189,67 @@ def test_a_night_with_nothing_to_run_has_its_page_too(settings: Settings, cluste
         keys, _, cursor = tick(settings, instance, cursor)
         assert keys == [f"after/{nightly.started_at.isoformat()}"]
         assert tick(settings, instance, cursor)[0] == []
+
+
+@pytest.fixture
+def night(settings: Settings, clusters: Clusters, stored: StoredSet) -> Nightly:
+    """A scheduled night with one version set, which broke in its only attempt."""
+    nights = Nights(settings)
+    nights.add_record(record(StoredSet(version_set(settings.version_set(), {}), {}, {})))
+    nights.add_record(record(stored, Verdict.BROKEN))
+    made = Nightly(now(), (stored.version_set.key,))
+    nights.add_nightly(made)
+    return made
+
+
+def again(night: Nightly) -> list[str]:
+    return [f"again/{night.started_at.isoformat()}/{key}" for key in night.keys]
+
+
+def test_what_broke_once_in_a_scheduled_night_is_run_again_in_the_same_night(
+    settings: Settings, stored: StoredSet, night: Nightly
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = ended(instance, stored, night=night)
+        keys, _, cursor = tick(settings, instance)
+        assert keys == [f"after/{run}", *again(night)]
+        Nights(settings).add_record(record(stored, Verdict.BROKEN))
+        assert tick(settings, instance, cursor)[0] == [], "two attempts say the same"
+
+
+def test_it_is_run_again_only_when_the_rest_of_the_night_is_through(
+    settings: Settings, stored: StoredSet, night: Nightly
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        ended(instance, stored, night=night)
+        other = ended(instance, stored, dg.DagsterRunStatus.STARTED, night=night)
+        keys, _, cursor = tick(settings, instance)
+        assert not set(again(night)) & set(keys)
+        instance.delete_run(other)
+        assert tick(settings, instance, cursor)[0] == again(night)
+
+
+def test_what_a_person_runs_or_an_earlier_night_ran_is_not_run_again_by_itself(
+    settings: Settings, stored: StoredSet, night: Nightly
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = ended(instance, stored)
+        assert tick(settings, instance)[0] == [f"after/{run}"], "a run from the UI"
+        run = ended(instance, stored, night=Nightly(now(), night.keys))
+        assert tick(settings, instance)[0] == [f"after/{run}"], "of another night"
+
+
+def test_while_the_command_is_at_work_nothing_is_run_again(
+    settings: Settings, stored: StoredSet, night: Nightly
+) -> None:
+    lock = WriteLock(Nights(settings).folder)
+    lock.acquire("a night", "a nightly")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = ended(instance, stored, night=night)
+        keys, _, cursor = tick(settings, instance)
+        assert keys == [f"after/{run}"]
+        lock.release()
+        assert tick(settings, instance, cursor)[0] == again(night)
 
 
 def test_a_broken_lab_toml_is_told_in_the_tick_and_nothing_is_forgotten(

@@ -173,6 +173,12 @@ def test_a_busy_port_is_said_with_another_one(project: LabProject) -> None:
         )
 
 
+@pytest.mark.parametrize("command", ["run", "nightly", "dev"])
+def test_a_cron_that_cannot_be_is_a_sentence_and_no_trace(project: LabProject, command: str) -> None:
+    project.edit("lab.toml", 'cron = "0 2 * * *"', 'cron = "at night"')
+    refused(project.run(command), WRONG_USE, "lab.toml: nightly.cron is 'at night'")
+
+
 @pytest.mark.parametrize("command", ["run", "report"])
 def test_a_state_folder_that_cannot_be_written_is_refused(project: LabProject, command: str) -> None:
     # A file in the way: file modes do not stop a superuser, and tests may run as one.

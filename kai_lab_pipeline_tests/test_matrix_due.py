@@ -46,6 +46,17 @@ def test_a_bad_verdict_is_confirmed_once_and_then_left_alone() -> None:
     assert reasons([*history, record(KAI_18, night=1)]) == {}
 
 
+def test_a_second_attempt_that_was_lost_confirms_nothing_and_is_tried_again() -> None:
+    history = [record({}), record(KAI_18, [7]), lost(KAI_18, night=1), record(MOCK_4), record(BOTH)]
+    [found] = due(CANDIDATES, build_matrix(history, PINNED), backend="rehearsal")
+    assert (found.version_set.key, found.reason) == (key(KAI_18), Reason.LOST)
+    assert found.sentence == (
+        "tried again (claims 7 broke once), the last attempt was lost: the registry limits the rate"
+    )
+    assert reasons([*history, record(KAI_18, [7], night=2)]) == {}, "two attempts say the same"
+    assert reasons([*history, record(KAI_18, night=2)]) == {}, "it was chance"
+
+
 def test_a_set_that_held_and_broke_once_is_run_again() -> None:
     history = [record({}), record(KAI_18), record(KAI_18, [7], night=1), record(MOCK_4), record(BOTH)]
     assert reasons(history) == {key(KAI_18): Reason.RERUN}

@@ -60,12 +60,14 @@ def test_a_killed_night_is_closed_tried_again_and_cleaned_up(tmp_path: Path) -> 
         assert set(history(made).values()) == {"STARTED"}, "a kill leaves no time to tell"
         with dg.DagsterInstance.from_config(str(made.folder / ".dagster_home")) as instance:
             assert at_work(instance) == {key}
-            schedule = nightly_schedule(made.settings, candidate_job(Group("candidate", made.settings, ("candidate",))))
+            candidate = candidate_job(Group("candidate", made.settings, ("candidate",)))
+            schedule = nightly_schedule(made.settings, candidate)
             asked = schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=now()))
             assert isinstance(asked, list)
             assert [request.partition_key for request in asked] == [key], "the same version set is tried again"
             assert set(history(made).values()) == {"FAILURE"}
-            after = after_candidate_sensor(made.settings, matrix_job())(dg.build_sensor_context(instance=instance))
+            sensor = after_candidate_sensor(made.settings, candidate, matrix_job())
+            after = sensor(dg.build_sensor_context(instance=instance))
             assert isinstance(after, dg.SensorResult)
             assert after.run_requests
         assert not (made.settings.state_root / key / "rehearsal" / "server.json").exists(), "its cluster is gone"

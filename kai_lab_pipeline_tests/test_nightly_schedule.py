@@ -22,10 +22,11 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.matrix import next_night
 from kai_lab_pipeline.automation.nightly import at_work, candidate_job, new_chart_versions_sensor, nightly_schedule
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG
+from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.lab.morning import morning_summary
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.rehearsal.state import process_start
-from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import WriteLock, now
 from kai_lab_pipeline_tests.lab_project import CHECKOUT
@@ -154,3 +155,11 @@ def test_a_run_whose_process_was_killed_is_not_at_work(settings: Settings, statu
         closed = instance.get_run_by_id(run.run_id)
         assert closed is not None
         assert closed.status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize("cron", ["at night", "0 25 * * *", "0 2 31 2 *", ""])
+def test_a_cron_that_never_comes_is_told_before_anything_loads(settings: Settings, cron: str) -> None:
+    with pytest.raises(SettingsError) as told:
+        build_definitions(with_cron(settings, cron))
+    assert str(told.value).startswith(f"{settings.root / 'lab.toml'}: nightly.cron is {cron!r}")
+    assert "minute, hour, day of the month" in str(told.value)

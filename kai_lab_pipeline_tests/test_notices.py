@@ -15,12 +15,13 @@ import dagster as dg
 import pytest
 
 from kai_lab_pipeline.definitions import build_definitions
+from kai_lab_pipeline.lab.spec import CLAIMS
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_matrix import Matrix, build_matrix
 from kai_lab_pipeline.lab.version_sets import version_set
 from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
-from kai_lab_pipeline.workbench.notices import COMMAND, WEBHOOK, send_notices
+from kai_lab_pipeline.workbench.notices import COMMAND, WEBHOOK, Notices, send_notices
 from kai_lab_pipeline_tests.lab_project import CHECKOUT
 from kai_lab_pipeline_tests.test_nights import record
 
@@ -136,6 +137,29 @@ def test_the_asset_that_a_scheduled_night_makes_tells_too(tmp_path: Path, addres
     assert sorted(one["id"] for one in address.got) == sorted(one.id for one in matrix.regressions())
     shown = result.get_asset_materialization_events()[0].step_materialization_data.materialization.metadata
     assert shown["notices"].value == "nothing to tell", "the second time"
+
+
+def test_what_may_be_chance_is_told_when_another_attempt_says_the_same(tmp_path: Path, address: Address) -> None:
+    settings = project(tmp_path / "p", address)
+    nights = Nights(settings)
+    base, moved = (
+        StoredSet(version_set(settings.version_set(), changes), {}, {})
+        for changes in ({}, {"kai_scheduler": "v0.18.2"})
+    )
+    nights.add_record(record(base))
+
+    def send() -> Notices:
+        return send_notices(settings, nights, build_matrix(nights.records(), settings.version_set()))
+
+    nights.add_record(record(moved, Verdict.BROKEN))
+    once = send()
+    assert (once.sent, once.failed, address.got, lines(settings)) == ((), (), [], [])
+    assert "broke in one attempt: told by webhook when it was run again" in once.text()
+    nights.add_record(record(moved))
+    assert send() == Notices(), "it was chance: nobody is woken for it"
+    nights.add_record(record(moved, Verdict.BROKEN))
+    nights.add_record(record(moved, Verdict.BROKEN))
+    assert len(send().sent) == 2 * len(CLAIMS)
 
 
 def test_two_that_send_at_the_same_time_do_not_send_twice(tmp_path: Path, address: Address) -> None:

@@ -1,4 +1,4 @@
-"""What follows a candidate's run: its cluster is gone, however the run ended, and the matrix is written anew."""
+"""What follows a candidate's run: its cluster is gone, what broke once is run again, the matrix is written anew."""
 
 import json
 import time
@@ -9,7 +9,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
 
 from kai_lab_pipeline.automation.executor import PARTITION_TAG
-from kai_lab_pipeline.automation.nightly import CANDIDATE_JOB
+from kai_lab_pipeline.automation.nightly import CANDIDATE_JOB, MATRIX_JOB, run_again
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Settings, load_settings
@@ -44,18 +44,22 @@ class _Seen:
         return json.dumps({"done": sorted(self.done), "asked": sorted(self.asked), "nightly": self.nightly})
 
 
-def after_candidate_sensor(settings: Settings, matrix: AssetJob) -> dg.SensorDefinition:
+def after_candidate_sensor(settings: Settings, candidate: AssetJob, matrix: AssetJob) -> dg.SensorDefinition:
     """Looks at every candidate's run until its cluster is gone; what is held or cannot be asked now is left for later.
 
-    It also has the matrix written for a night that had nothing to run, so that the morning's page is of that night.
+    A scheduled night's version sets that broke in one attempt are run once more when the others are through. It also
+    has the matrix written for a night that had nothing to run, so that the morning's page is of that night.
     """
 
     @dg.sensor(
         name="after_candidate",
-        job=matrix,
+        jobs=[matrix, candidate],
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=5,
-        description="Removes what a candidate's run left, and writes the version matrix anew.",
+        description=(
+            "Removes what a candidate's run left, runs once more what broke once in a scheduled night, and writes the "
+            "version matrix anew."
+        ),
     )
     def after_candidate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         try:
@@ -78,8 +82,10 @@ def _after(context: dg.SensorEvaluationContext, settings: Settings) -> dg.Sensor
     for line in said:
         context.log.info(line)
     news = [*(run.run_id for run in ended if run.run_id not in seen.asked), *([began] if began != seen.nightly else [])]
-    if news:
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"after/{news[0]}")], cursor=cursor)
+    requests = [dg.RunRequest(run_key=f"after/{news[0]}", job_name=MATRIX_JOB)] if news else []
+    requests += run_again(context.instance, settings, ended)
+    if requests:
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
     return dg.SensorResult(skip_reason="; ".join(said) or "no candidate's run has ended since", cursor=cursor)
 
 

@@ -1,24 +1,37 @@
 """The night in Dagster: a sensor that finds version sets, and a schedule that runs them."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition as AssetJob
+from dagster._utils.schedules import is_valid_cron_schedule
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.matrix import SCHEDULE, ZONE
 from kai_lab_pipeline.assets.versions import LAB_TAG
 from kai_lab_pipeline.automation.executor import PARTITION_TAG
-from kai_lab_pipeline.automation.partitions import VERSION_SETS, look, not_looked, retired, sets_found, waiting
+from kai_lab_pipeline.automation.partitions import (
+    VERSION_SETS,
+    look,
+    not_looked,
+    retired,
+    sets_found,
+    to_confirm,
+    waiting,
+)
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.morning import Nightly
-from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.settings import SETTINGS_FILE, Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.diagnosing import within
 from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import WriteLock, now
 
 CANDIDATE_JOB = "candidate_lab"
+MATRIX_JOB = "write_matrix"
+NIGHT_TAG = "kai_lab/night"
+"""Tag of a scheduled night's runs: when the night began."""
 LOOK_EVERY = timedelta(hours=1)
 LOOK_S = 40.0
 """Longest time a tick waits for the registries, seconds: Dagster gives up a tick after 60, and the night with it."""
@@ -34,7 +47,7 @@ def candidate_job(candidate: Group) -> AssetJob:
 
 def matrix_job() -> AssetJob:
     return dg.define_asset_job(
-        "write_matrix",
+        MATRIX_JOB,
         selection=dg.AssetSelection.assets("version_matrix"),
         description="Write the version matrix anew.",
     )
@@ -67,31 +80,74 @@ def new_chart_versions_sensor(settings: Settings) -> dg.SensorDefinition:
     return new_chart_versions
 
 
+def check_cron(settings: Settings) -> None:
+    """Raises SettingsError where Dagster could not run the schedule by `nightly.cron`."""
+    if not is_valid_cron_schedule(settings.nightly.cron):
+        raise SettingsError(
+            f"{settings.root / SETTINGS_FILE}: nightly.cron is {settings.nightly.cron!r}, and that is no time that "
+            "ever comes. Write five fields: minute, hour, day of the month, month, day of the week, e.g. '0 2 * * *'."
+        )
+
+
 def nightly_schedule(settings: Settings, job: AssetJob) -> dg.ScheduleDefinition:
-    """Off by default. Looks once more, then runs every version set without a verdict: a lost night is tried again."""
+    """Off by default. Looks once more, then runs every version set without a verdict: a lost night is tried again.
+
+    Raises SettingsError where its cron cannot be used.
+    """
+    check_cron(settings)
 
     @dg.schedule(name=SCHEDULE, job=job, cron_schedule=settings.nightly.cron, execution_timezone=ZONE)
     def nightly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         try:
             fresh = load_settings(settings.root)
-            keys, failed = _tonight(context, fresh)
+            night = _tonight(context, fresh)
         except MENDABLE as error:
             return dg.SkipReason(as_lab_error(error).text())
-        for sentence in failed:
+        for sentence in night.could_not_look:
             context.log.warning(sentence)
-        if not keys:
-            return dg.SkipReason(". ".join(("every version set has its verdict, or is being judged now", *failed)))
+        if not night.keys:
+            why = "every version set has its verdict, or is being judged now"
+            return dg.SkipReason(". ".join((why, *night.could_not_look)))
         known = set(context.instance.get_dynamic_partitions(VERSION_SETS.name or ""))
-        missing = [key for key in keys if key not in known]
+        missing = [key for key in night.keys if key not in known]
         if missing:
             context.instance.add_dynamic_partitions(VERSION_SETS.name or "", missing)
         at = context.scheduled_execution_time.isoformat()
-        return [dg.RunRequest(run_key=f"{at}/{key}", partition_key=key, tags={LAB_TAG: key}) for key in keys]
+        tags = {NIGHT_TAG: night.started_at.isoformat()}
+        return [
+            dg.RunRequest(run_key=f"{at}/{key}", partition_key=key, tags={LAB_TAG: key, **tags}) for key in night.keys
+        ]
 
     return nightly
 
 
-def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> tuple[list[str], tuple[str, ...]]:
+def run_again(instance: dg.DagsterInstance, settings: Settings, ended: Iterable[dg.DagsterRun]) -> list[dg.RunRequest]:
+    """Once a scheduled night is through: one more run for each of its version sets that broke in a single attempt.
+
+    `ended` are the newest ended runs of candidates. Nothing while a run of the night goes on, since what another
+    version set shows may tell already that it is no chance, nor while `kai-lab nightly` is at work. Each set is asked
+    for once a night, by its run key.
+    """
+    nights = Nights(settings)
+    night = nights.last_nightly()
+    if night is None or WriteLock(nights.folder).holder() is not None:
+        return []
+    at = night.started_at.isoformat()
+    mine = {run.tags[PARTITION_TAG] for run in ended if run.tags.get(NIGHT_TAG) == at}
+    if not mine or at_work(instance) & set(night.keys):
+        return []
+    return [
+        dg.RunRequest(
+            run_key=f"again/{at}/{one.version_set.key}",
+            job_name=CANDIDATE_JOB,
+            partition_key=one.version_set.key,
+            tags={LAB_TAG: one.version_set.key},
+        )
+        for one in to_confirm(settings, nights, mine)
+    ]
+
+
+def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Nightly:
     """The version sets that this night takes on, kept in the store with what could not be looked up.
 
     Raises WrongUse while `kai-lab nightly` is at work.
@@ -107,8 +163,9 @@ def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> tuple
             nights.forget(key)
             context.instance.delete_dynamic_partition(VERSION_SETS.name or "", key)
     keys = [found.version_set.key for found in waiting(settings, nights) if found.version_set.key not in busy]
-    nights.add_nightly(Nightly(now(), tuple(keys), failed))
-    return keys, failed
+    night = Nightly(now(), tuple(keys), failed)
+    nights.add_nightly(night)
+    return night
 
 
 def _could_not_look(settings: Settings, nights: Nights) -> tuple[str, ...]:

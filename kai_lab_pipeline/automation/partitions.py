@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
 
 from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
-from kai_lab_pipeline.lab.due import Due, due
+from kai_lab_pipeline.lab.due import Due, Reason, due
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
 from kai_lab_pipeline.settings import Settings
@@ -85,6 +85,15 @@ def retired(settings: Settings, nights: Nights) -> list[str]:
 
 def waiting(settings: Settings, nights: Nights) -> list[Due]:
     """What a night has to run on this backend, at most as many as lab.toml allows; the pinned set is the baseline."""
+    return _all_due(settings, nights)[: settings.nightly.cap]
+
+
+def to_confirm(settings: Settings, nights: Nights, keys: Container[str]) -> list[Due]:
+    """Those of a night's version sets (`keys`) that broke in one attempt: run once more in the same night."""
+    return [one for one in _all_due(settings, nights) if one.reason is Reason.RERUN and one.version_set.key in keys]
+
+
+def _all_due(settings: Settings, nights: Nights) -> list[Due]:
     stored = nights.sets()
     baseline = version_set(settings.version_set(), {})
     if baseline.key not in stored:
@@ -96,4 +105,4 @@ def waiting(settings: Settings, nights: Nights) -> list[Due]:
         for component, digest in one.digests.items():
             digests.setdefault(component, {})[one.version_set.versions[component]] = digest
     matrix = build_matrix(nights.records(), settings.version_set())
-    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests))[: settings.nightly.cap]
+    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests))

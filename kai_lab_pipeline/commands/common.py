@@ -91,7 +91,13 @@ def instance_for_runs(settings: Settings) -> Iterator[tuple[DagsterInstance, lis
 
 
 def prepare_dagster_home(settings: Settings) -> Path:
-    """DAGSTER_HOME inside the project, with the project's dagster.yaml; set for this process and its children."""
+    """DAGSTER_HOME inside the project, with the project's dagster.yaml; set for this process and its children.
+
+    Raises LabError, and SettingsError for what would keep Dagster from loading the project.
+    """
+    from kai_lab_pipeline.automation.nightly import check_cron
+
+    check_cron(settings)
     home = settings.dagster_home
     try:
         home.mkdir(exist_ok=True)

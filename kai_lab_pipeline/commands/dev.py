@@ -16,7 +16,7 @@ GROUP_PAGE = "/locations/kai_lab_pipeline/asset-groups/lab/lineage"
 
 
 def dev_command(port: int) -> int:
-    """Become `dagster dev` on 127.0.0.1:`port`. Raises WrongUse when the port is taken."""
+    """Become `dagster dev` on 127.0.0.1:`port`. Raises WrongUse when the port is taken, SettingsError."""
     settings = settings_with({})
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -28,8 +28,8 @@ def dev_command(port: int) -> int:
                 seen=error.strerror or str(error),
                 next_step=f"Stop what listens there, or choose another one: kai-lab dev --port {port + 1}",
             ) from error
-    LabState.of(settings).open()
     prepare_dagster_home(settings)
+    LabState.of(settings).open()
     os.environ["KAI_LAB_PORT"] = str(port)
     console().print(f'The lab\'s graph, with one-click "Materialize all": [bold]http://127.0.0.1:{port}{GROUP_PAGE}[/]')
     sys.stdout.flush()

@@ -29,7 +29,10 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence
     0: nothing new, or all that is new holds. 1: a claim broke with some version. 3: a registry could not be asked, or
     something could not be judged; the same version sets are tried the next time.
     """
+    from kai_lab_pipeline.automation.nightly import check_cron
+
     settings = settings_with({})
+    check_cron(settings)
     nights = Nights(settings)
     nights.folder.mkdir(parents=True, exist_ok=True)
     lock = WriteLock(nights.folder)
@@ -76,18 +79,16 @@ def _run_all(
     settings: Settings, nights: Nights, instance: dg.DagsterInstance, keys: Sequence[str], out: Any
 ) -> tuple[Matrix, Summary]:
     from kai_lab_pipeline.assets.matrix import next_night
-    from kai_lab_pipeline.automation.partitions import waiting
-    from kai_lab_pipeline.lab.due import Reason
+    from kai_lab_pipeline.automation.partitions import to_confirm
 
     if keys:
         instance.add_dynamic_partitions("version_sets", list(keys))
     for number, key in enumerate(keys, 1):
         out.print(f"[{number}/{len(keys)}] {key}: {nights.load(key).version_set.description}", markup=False)
         _run_one(settings, nights, instance, key, out)
-    for found in waiting(settings, nights):
-        if found.reason is Reason.RERUN and found.version_set.key in keys:
-            out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
-            _run_one(settings, nights, instance, found.version_set.key, out)
+    for found in to_confirm(settings, nights, keys):
+        out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
+        _run_one(settings, nights, instance, found.version_set.key, out)
     _materialise_matrix(instance, out)
     matrix, summary, _ = write_matrix_now(settings, next_at=next_night(instance, settings))
     return matrix, summary

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell
-from kai_lab_pipeline.lab.version_matrix import Matrix, Row
+from kai_lab_pipeline.lab.version_matrix import Matrix, Row, build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet
 from kai_lab_pipeline.lab.versions import helm_version
 
@@ -45,39 +45,59 @@ def due(
     today, confirmed where it is a bad one, is not due: by a second attempt, by the same versions in the other lane, or,
     for versions that move together, by one of them that breaks the same alone.
     """
-    rows = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
+    tried = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
+    # An attempt that gave no verdict must not hide what the one before it left to be confirmed.
+    attempts = (record for row in tried.values() for record in row.records if record.judged)
+    judged = {row.version_set.key: row for row in build_matrix(attempts, matrix.pinned).rows}
     now = {
         component: {helm_version(tag): found for tag, found in tags.items()}
         for component, tags in (digests or {}).items()
     }
-    found = (_due(candidate, rows.get(candidate.key), now, list(rows.values())) for candidate in candidates)
+    found = (
+        _due(candidate, tried.get(candidate.key), judged.get(candidate.key), now, tuple(judged.values()))
+        for candidate in candidates
+    )
     order = list(Reason)
     return tuple(sorted((one for one in found if one is not None), key=lambda one: order.index(one.reason)))
 
 
+def unconfirmed(row: Row, rows: Iterable[Row]) -> tuple[Cell, ...]:
+    """Claims that broke with a version set in a single attempt, and that no other set of `rows` tells to be no chance.
+
+    The charts' values are no matter of chance.
+    """
+    peers = [other for other in rows if other.backend == row.backend]
+    return tuple(
+        cell
+        for cell in row.cells
+        if (cell.kind in FAILURES or cell.needs_rerun) and cell.attempts < 2 and not _explained(row, cell, peers)
+    )
+
+
 def _due(
-    candidate: VersionSet, row: Row | None, digests: Mapping[str, Mapping[str, str]], rows: Sequence[Row]
+    candidate: VersionSet,
+    tried: Row | None,
+    judged: Row | None,
+    digests: Mapping[str, Mapping[str, str]],
+    rows: Sequence[Row],
 ) -> Due | None:
-    if row is None:
+    if tried is None:
         return Due(candidate, Reason.NEW, f"new: {candidate.description}")
-    judged = [record for record in row.records if record.judged]
-    if not judged:
-        why = row.latest.infrastructure or "nothing was evaluated"
-        return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {why}")
+    lost = "" if tried.latest.judged else tried.latest.infrastructure or "nothing was evaluated"
+    if judged is None:
+        return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {lost}")
     current = {component: digests.get(component, {}).get(version) for component, version in candidate.versions.items()}
-    known = judged[-1].digests
+    known = judged.latest.digests
     moved = [name for name, digest in current.items() if digest and known.get(name, digest) != digest]
     if moved:
         return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(moved)}")
-    shaky = [
-        str(cell.claim)
-        for cell in row.cells  # the charts' values are no matter of chance
-        if (cell.kind in FAILURES or cell.needs_rerun) and cell.attempts < 2 and not _explained(row, cell, rows)
-    ]
-    if shaky:
+    shaky = ", ".join(str(cell.claim) for cell in unconfirmed(judged, rows))
+    if shaky and lost:
         return Due(
-            candidate, Reason.RERUN, f"broken in one attempt (claims {', '.join(shaky)}): once more, to tell chance"
+            candidate, Reason.LOST, f"tried again (claims {shaky} broke once), the last attempt was lost: {lost}"
         )
+    if shaky:
+        return Due(candidate, Reason.RERUN, f"broken in one attempt (claims {shaky}): once more, to tell chance")
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kai_lab_pipeline.lab.attribution import subjects
+from kai_lab_pipeline.lab.due import unconfirmed
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.version_matrix import Matrix, Regression
 from kai_lab_pipeline.settings import Settings
@@ -27,23 +28,31 @@ class Notices:
     sent: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     """Sent again the next time, by this channel alone."""
+    kept_back: tuple[str, ...] = ()
+    """Broken in one attempt: sent when another one says the same."""
 
     def text(self) -> str:
-        return "\n".join((*self.sent, *self.failed)) or "nothing to tell"
+        return "\n".join((*self.sent, *self.failed, *self.kept_back)) or "nothing to tell"
 
 
 def send_notices(settings: Settings, nights: Nights, matrix: Matrix) -> Notices:
     """Send each regression once by each channel that is set up; what a channel did not take is left for the next time.
 
-    Two that send at the same time wait for each other, so that none is sent twice.
+    One that may still be chance waits until it was run again. Two that send at the same time wait for each other, so
+    that none is sent twice.
     """
     channels = _channels(settings)
-    sent, failed = [], []
+    sent, failed, kept_back = [], [], []
+    shaky = {(row.version_set.key, row.backend): unconfirmed(row, matrix.rows) for row in matrix.rows}
     with nights.telling():
         for name, send in channels.items():
             told = nights.told(name)
             for regression in matrix.regressions():
+                row = regression.row
                 if regression.id in told:
+                    continue
+                if regression.cell in shaky[row.version_set.key, row.backend]:
+                    kept_back.append(f"{regression.id} broke in one attempt: told by {name} when it was run again")
                     continue
                 try:
                     send(regression.id, _text(regression))
@@ -52,7 +61,7 @@ def send_notices(settings: Settings, nights: Nights, matrix: Matrix) -> Notices:
                 else:
                     nights.tell(regression.id, name)
                     sent.append(f"{regression.id} told by {name}")
-    return Notices(tuple(sent), tuple(failed))
+    return Notices(tuple(sent), tuple(failed), tuple(kept_back))
 
 
 def _text(regression: Regression) -> str:
