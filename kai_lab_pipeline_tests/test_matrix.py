@@ -12,6 +12,7 @@ import pytest
 from kai_lab_pipeline.lab.attribution import Cell, Kind
 from kai_lab_pipeline.lab.due import due
 from kai_lab_pipeline.lab.morning import Nightly, morning_summary
+from kai_lab_pipeline.lab.own_builds import called
 from kai_lab_pipeline.lab.spec import CLAIMS
 from kai_lab_pipeline.lab.verdict import (
     Boundary,
@@ -159,6 +160,66 @@ def test_what_the_pinned_versions_break_too_is_no_regression() -> None:
     assert "the pinned versions break it too" in found.sentence
     assert matrix.regressions() == ()
     assert matrix.exit_code() == 1
+
+
+OWN_BUILD = called("v0.17.0", image="ghcr.io/me/kai-scheduler:pr-123")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kai_resource_isolator": "1.0.0-chart"},
+        {"kai_scheduler": "v0.16.8"},
+        {"kai_scheduler": "0.0.0-d5bc503"},
+        {"kai_scheduler": "pr-123"},
+        {"kai_scheduler": OWN_BUILD},
+        {"kai_scheduler": "v0.18.2-hotfix"},
+    ],
+)
+def test_what_held_with_the_pinned_versions_is_a_regression_of_any_other_build(changes: dict[str, str]) -> None:
+    [(component, version)] = changes.items()
+    matrix = build_matrix([record({}), record(KAI_17_2), record(changes, [7])], PINNED)
+    found = cell(matrix, changes, 7)
+    assert (found.kind, found.blamed) == (Kind.REGRESSION, (component,))
+    assert found.sentence == f"{component} {version} broke it: it held with the pinned {PINNED[component]}."
+    assert str(found.last_good) == f"{component} {PINNED[component]}"
+    assert len(matrix.regressions()) == 1
+    broken_too = build_matrix([record({}, [7]), record(changes, [7])], PINNED)
+    assert "the pinned versions break it too" in cell(broken_too, changes, 7).sentence
+    assert broken_too.regressions() == ()
+
+
+def test_an_older_version_below_the_pinned_one_still_names_the_good_one_before_it() -> None:
+    older, old = {"kai_scheduler": "v0.16.0"}, {"kai_scheduler": "v0.16.8"}
+    found = cell(build_matrix([record({}), record(older), record(old, [7])], PINNED), old, 7)
+    assert found.sentence == "kai_scheduler v0.16.8 broke it: last good v0.16.0, first bad v0.16.8."
+
+
+def test_what_stands_aside_of_the_releases_is_neither_their_first_bad_nor_their_last_good() -> None:
+    """v0.20.1 was retracted, and is older than v0.17 whatever semver says: it continues nothing of v0.19."""
+    retracted, later = {"kai_scheduler": "v0.20.1"}, {"kai_scheduler": "v0.21.0"}
+    build = {"kai_scheduler": OWN_BUILD}
+    history = [record({}), record(build, [7]), record(KAI_18), record(retracted, [6, 7]), record(later, [6, 7])]
+    matrix = build_matrix(history, PINNED)
+    for claim in (6, 7):
+        assert str(cell(matrix, retracted, claim).first_bad) == "kai_scheduler v0.20.1"
+        assert "it held with the pinned v0.17.0" in cell(matrix, retracted, claim).sentence
+        assert cell(matrix, later, claim).sentence.endswith("last good v0.18.3, first bad v0.21.0.")
+    assert len(matrix.regressions()) == 5
+    releases = build_matrix([record({}), record(KAI_18, [7]), record(retracted, [7]), record(later, [7])], PINNED)
+    assert [one.id.split("/")[2] for one in releases.regressions()] == ["kai_scheduler@0.18.3", "kai_scheduler@0.20.1"]
+
+
+def test_an_own_repository_of_charts_without_a_suffix_keeps_its_order() -> None:
+    pinned = {**PINNED, "kai_resource_isolator": "1.1.0"}
+    changes = [{}, {"kai_resource_isolator": "1.2.0"}, {"kai_resource_isolator": "1.3.0"}]
+    sets = [version_set(pinned, change) for change in changes]
+    history = [
+        record({}, [7] if place == 2 else [], key=found.key, versions=found.versions)
+        for place, found in enumerate(sets)
+    ]
+    bad = next(row for row in build_matrix(history, pinned).rows if row.version_set.key == sets[2].key)
+    assert bad.cells[6].sentence.endswith("last good 1.2.0, first bad 1.3.0.")
 
 
 def test_without_a_verdict_of_the_pinned_versions_nothing_is_blamed() -> None:

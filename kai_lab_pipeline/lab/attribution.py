@@ -10,14 +10,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
 
+from kai_lab_pipeline.lab.own_builds import is_own_build
 from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import Boundary, Verdict
 from kai_lab_pipeline.lab.verdict_record import VALUES, ClaimVerdict, Subject, VerdictRecord
 from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, moved_components
-from kai_lab_pipeline.lab.versions import component_suffix, normalized, version_key
+from kai_lab_pipeline.lab.versions import (
+    RULES,
+    TagKind,
+    VersionKey,
+    component_rules,
+    component_suffix,
+    normalized,
+    tag_kind,
+    version_key,
+)
 
 BOUNDARY_CLAIM = 8
+_RELEASES = frozenset({TagKind.STABLE, TagKind.PRE_RELEASE, TagKind.FIPS})
 
 
 class Kind(str, Enum):
@@ -102,6 +115,7 @@ class History:
         self.records = records
         self.backend = first.backend
         self.version_set = VersionSet(first.key, first.versions, first.lane, moved)
+        self._pinned = pinned
         self._judged: dict[Subject, list[tuple[VerdictRecord, ClaimVerdict]]] = {}
 
     def judged(self, claim: Subject) -> list[tuple[VerdictRecord, ClaimVerdict]]:
@@ -122,6 +136,9 @@ class History:
     def moved(self) -> tuple[str, ...]:
         return self.version_set.moved
 
+    def place(self, component: str) -> VersionKey | None:
+        return place_in_line(component, self.version_set.versions[component], self._pinned.get(component, ""))
+
     def repushed(self) -> tuple[str, ...]:
         known = [record.digests for record in self.records if record.digests]
         return _changed(known[0], known[-1]) if known else ()
@@ -129,6 +146,15 @@ class History:
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name, digest in after.items() if before.get(name, digest) != digest))
+
+
+class _Step(NamedTuple):
+    """From a version with which a claim held to one with which it is broken."""
+
+    good: VersionRef | None
+    bad: VersionRef
+    from_pinned: bool = False
+    """Straight from the pinned version, which is not below the bad one."""
 
 
 class CellJudge:
@@ -251,16 +277,19 @@ class CellJudge:
                 return make(Kind.REGRESSION, sentence, blamed=blamed, last_good=good, first_bad=first_bad)
         blamed, how = self._blamed()
         steps = [self._step(component) for component in blamed]
-        good_one = next((good for good, _ in steps if good is not None), None)
-        first_bad = steps[0][1]
-        if good_one is None:
+        taken = next((one for one in steps if one.good is not None), steps[0])
+        last_good = taken.good
+        if last_good is None:
             pinned = self._pinned()
             why = "the pinned versions have no verdict yet" if pinned is None else "the pinned versions break it too"
             return make(Kind.FIRST_FAILURE, f"Broken, and {why}: no step between versions can be blamed.")
-        sentence = f"{how} broke it: last good {good_one.version}, first bad {first_bad.version}."
+        first_bad = steps[0].bad
+        sentence = f"{how} broke it: last good {last_good.version}, first bad {first_bad.version}."
         if len(blamed) > 1:
-            sentence = f"{how} broke it; it held with {good_one}."
-        return make(Kind.REGRESSION, sentence, blamed=blamed, last_good=good_one, first_bad=first_bad)
+            sentence = f"{how} broke it; it held with {last_good}."
+        elif taken.from_pinned:
+            sentence = f"{how} broke it: it held with the pinned {last_good.version}."
+        return make(Kind.REGRESSION, sentence, blamed=blamed, last_good=last_good, first_bad=first_bad)
 
     def _blamed(self) -> tuple[tuple[str, ...], str]:
         """The moved components that break the claim on their own; all of them where that cannot be told."""
@@ -276,30 +305,44 @@ class CellJudge:
         tried = all(peer is not None and peer.holds(self.claim) for peer in alone.values())
         return moved, f"Only the combination of {names}" if tried else f"One of {names}"
 
-    def _step(self, component: str) -> tuple[VersionRef | None, VersionRef]:
-        """The newest good version of a component below its oldest bad one, and that bad one."""
-        suffix = component_suffix(component)
-        mine = self.history.version_set.versions[component]
-        line = [
-            (peer.version_set.versions[component], peer)
+    def _step(self, component: str) -> _Step:
+        """From the newest good version of a component below its oldest bad one to that bad one.
+
+        Where nothing good is below, or the version has no place among the others, from the pinned version straight to
+        this one.
+        """
+        good: VersionRef | None = None
+        bad: VersionRef | None = None
+        for peer in self._line(component):
+            holds = peer.holds(self.claim)
+            if holds:
+                good, bad = _peer_ref(peer, component), None
+            elif holds is False and bad is None:
+                bad = _peer_ref(peer, component)
+        own = self._ref(self.history.records[-1], component)
+        if good is not None:
+            return _Step(good, bad or own)
+        pinned = self._pinned()
+        if pinned is not None and pinned.holds(self.claim):
+            return _Step(_peer_ref(pinned, component), own, from_pinned=True)
+        return _Step(None, own)
+
+    def _line(self, component: str) -> list[History]:
+        """What judged a component alone, from its oldest version up to the one of this set; empty for one aside."""
+        peers = [
+            peer
             for peer in self.peers
             if peer is not self.history
             and set(peer.moved) <= {component}
             and (not peer.moved or peer.version_set.lane is self.history.version_set.lane)
         ]
-        line.append((mine, self.history))  # last, so that a component's own set names it before a combination does
-        ordered = sorted(line, key=lambda entry: version_key(entry[0], suffix) or ())
-        limit = version_key(mine, suffix) or ()
-        below = [(version, peer) for version, peer in ordered if (version_key(version, suffix) or ()) <= limit]
-        good: VersionRef | None = None
-        bad: VersionRef | None = None
-        for version, peer in below:
-            holds = peer.holds(self.claim)
-            if holds:
-                good, bad = VersionRef(component, version, peer.version_set.key, *_at(peer)), None
-            elif holds is False and bad is None:
-                bad = VersionRef(component, version, peer.version_set.key, *_at(peer))
-        return good, bad or self._ref(self.history.records[-1], component)
+        peers.append(self.history)  # last, so that a component's own set names it before a combination does
+        places = ((peer.place(component), peer) for peer in peers)
+        line = [(place, peer) for place, peer in places if place is not None]
+        limit = self.history.place(component)
+        if limit is None:
+            return []
+        return [peer for place, peer in sorted(line, key=lambda entry: entry[0]) if place <= limit]
 
     def _alone(self, component: str, version: str) -> History | None:
         wanted = {normalized(version)}
@@ -331,8 +374,23 @@ class CellJudge:
         return VersionRef(component, record.versions[component], record.key, record.at, record.evidence)
 
 
-def _at(history: History) -> tuple[datetime, str]:
-    return history.records[-1].at, history.records[-1].evidence
+def _peer_ref(peer: History, component: str) -> VersionRef:
+    latest = peer.records[-1]
+    return VersionRef(component, peer.version_set.versions[component], latest.key, latest.at, latest.evidence)
+
+
+@lru_cache(maxsize=4096)
+def place_in_line(component: str, version: str, pinned: str) -> VersionKey | None:
+    """Where a version stands among the older and newer ones of its component; None for one that stands aside.
+
+    Releases and pre-releases have a place. Commit builds, builds of one's own, retracted versions and what is no
+    version at all have none: semver may rank them, but says nothing about what was made from what.
+    """
+    if is_own_build(version):
+        return None
+    if component in RULES and tag_kind(component_rules(component, pinned), version)[0] not in _RELEASES:
+        return None
+    return version_key(version, component_suffix(component))
 
 
 def _when(record: VerdictRecord) -> str:

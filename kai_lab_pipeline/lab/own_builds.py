@@ -19,6 +19,7 @@ IMAGE_VALUES: Mapping[str, tuple[str, str]] = {
 images, the other two one repository (KAI v0.17, nvml-mock 0.3, isolator 1.1)."""
 _REPOSITORY = re.compile(r"[\w.-]+(?::[0-9]+)?(?:/[\w.-]+)+|[\w.-]+", re.ASCII)
 _SLUG_LENGTH = 24
+_OWN = re.compile(r"\+(?:.*\.)?(?:chart|image)\.[0-9A-Za-z-]+\.[0-9a-f]{4}", re.ASCII)
 
 
 def image_values(component: str, image: str) -> dict[str, str]:
@@ -46,6 +47,15 @@ def called(version: str, *, chart: str = "", image: str = "") -> str:
     if not parts:
         return version
     return f"{version}{'.' if '+' in version else '+'}{'.'.join(parts)}"
+
+
+def is_own_build(version: str) -> bool:
+    """Whether a version is what `called` makes.
+
+    >>> is_own_build(called("v0.17.0", chart="../kai"))
+    True
+    """
+    return _OWN.search(version) is not None
 
 
 def _part(kind: str, text: str) -> str:
