@@ -154,6 +154,8 @@ class NightlySection(_Section):
     cron: str = "0 2 * * *"
     cap: int = Field(default=12, ge=1)
     """Most version sets that one night takes on."""
+    context: str | None = None
+    """Kubeconfig context of backend ``context`` for candidates alone; the lab's own is never used for them."""
     keep_failed: bool = False
     """Keep the cluster of a candidate whose verdict is broken, to look at it."""
     keep_days: int = Field(default=60, ge=1)

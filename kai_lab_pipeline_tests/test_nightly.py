@@ -29,8 +29,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProject]:
     yield made
     said = made.run("down", "--all")
     assert said.code == 0, said.text
-    left = [path.name for path in made.settings.state_root.iterdir()]
-    assert left == ["_nightly"], "only the history of the nights may outlive their labs"
+    judged = {record.key for record in Nights(made.settings).records()}
+    left = {path.name for path in made.settings.state_root.iterdir()}
+    assert left == {"_nightly", *judged}, "only the nights' history and the reports it links to outlive their labs"
+    assert not list(made.settings.state_root.glob("*/lab.json"))
 
 
 def test_a_night_finds_the_planted_regression_and_leaves_no_cluster(project: LabProject) -> None:
@@ -57,8 +59,9 @@ def test_a_night_finds_the_planted_regression_and_leaves_no_cluster(project: Lab
     assert (dead["blamed"], dead["first_bad"]["version"]) == (["kai_scheduler"], "v0.19.0")
     page = (project.settings.state_root / "_nightly" / "matrix" / "matrix.html").read_text(encoding="utf-8")
     assert "Config kai-config binder.plugins.hamicore.enabled: true -&gt; false" in page, "the charts are rendered"
-    labs = [path.parent for path in project.settings.state_root.glob("*/lab.json")]
+    labs = [path.parent for path in project.settings.state_root.glob("*/reports")]
     assert len(labs) == 4
+    assert not list(project.settings.state_root.glob("*/lab.json")), "a candidate that may be on another backend next"
     assert all(not (lab / "rehearsal" / "server.json").exists() for lab in labs), "a candidate's cluster is left"
 
 

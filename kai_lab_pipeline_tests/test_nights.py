@@ -126,13 +126,6 @@ def test_a_candidate_has_its_versions_and_a_cluster_of_its_own(settings: Setting
     assert candidate.charts.kai_scheduler == settings.charts.kai_scheduler
 
 
-def test_candidates_refuse_a_cluster_that_is_not_theirs(settings: Settings) -> None:
-    on_context = settings.model_copy(update={"lab": settings.lab.model_copy(update={"backend": "context"})})
-    stored = StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})
-    with pytest.raises(WrongUse, match="needs a cluster of its own"):
-        candidate_settings(on_context, stored)
-
-
 def test_half_a_line_of_a_killed_writer_loses_nothing_else(settings: Settings) -> None:
     nights = Nights(settings)
     stored = StoredSet(version_set(settings.version_set(), {"kai_scheduler": "v0.18.2"}), {}, {})

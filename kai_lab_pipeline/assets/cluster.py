@@ -9,6 +9,7 @@ from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.assets.versions import last_made_here, mark_gone, materialised_in
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.backends.kind_owner import made_from
+from kai_lab_pipeline.workbench.candidates import begin_anew
 from kai_lab_pipeline.workbench.lab import descendants
 
 
@@ -23,8 +24,12 @@ def cluster_assets(group: Group) -> list[dg.AssetsDefinition]:
 
         By hand: `kind create cluster --name kai-hami-test`. The embedded rehearsal starts an API server of its own
         instead, with simulated components behind it; a named context is used as it is. The data version holds the
-        cluster's incarnation: a rebuilt cluster makes everything that was on it unsynced.
+        cluster's incarnation: a rebuilt cluster makes everything that was on it unsynced. For a version set nothing of
+        an earlier attempt is used again.
         """
+        left = "" if step.lab.candidate is None else begin_anew(step.lab)
+        if left:
+            step.log(f"of an earlier attempt: {left}")
         facts = step.lab.backend.ensure_cluster(step.log)
         step.tell(StepFacts("made the cluster" if facts.made else "adopted the cluster", changed=facts.made))
         step.metadata["kubeconfig"] = dg.MetadataValue.path(str(facts.kubeconfig))

@@ -23,6 +23,7 @@ from kai_lab_pipeline.automation.partitions import (
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.settings import SETTINGS_FILE, Settings, SettingsError, load_settings
+from kai_lab_pipeline.workbench.candidates import own_cluster
 from kai_lab_pipeline.workbench.diagnosing import within
 from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.nights import Nights
@@ -115,10 +116,16 @@ def nightly_schedule(settings: Settings, job: AssetJob) -> dg.ScheduleDefinition
         at = context.scheduled_execution_time.isoformat()
         tags = {NIGHT_TAG: night.started_at.isoformat()}
         return [
-            dg.RunRequest(run_key=f"{at}/{key}", partition_key=key, tags={LAB_TAG: key, **tags}) for key in night.keys
+            dg.RunRequest(run_key=f"{at}/{key}", partition_key=key, tags={LAB_TAG: _place(fresh, key), **tags})
+            for key in night.keys
         ]
 
     return nightly
+
+
+def _place(settings: Settings, key: str) -> str:
+    """What only one run at a time may work on: a version set's own cluster, or the context that all of them share."""
+    return f"context {settings.nightly.context}" if settings.lab.backend == "context" else key
 
 
 def run_again(instance: dg.DagsterInstance, settings: Settings, ended: Iterable[dg.DagsterRun]) -> list[dg.RunRequest]:
@@ -141,7 +148,7 @@ def run_again(instance: dg.DagsterInstance, settings: Settings, ended: Iterable[
             run_key=f"again/{at}/{one.version_set.key}",
             job_name=CANDIDATE_JOB,
             partition_key=one.version_set.key,
-            tags={LAB_TAG: one.version_set.key},
+            tags={LAB_TAG: _place(settings, one.version_set.key)},
         )
         for one in to_confirm(settings, nights, mine)
     ]
@@ -150,8 +157,9 @@ def run_again(instance: dg.DagsterInstance, settings: Settings, ended: Iterable[
 def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Nightly:
     """The version sets that this night takes on, kept in the store with what could not be looked up.
 
-    Raises WrongUse while `kai-lab nightly` is at work.
+    Raises WrongUse while `kai-lab nightly` is at work, and where candidates have no cluster of their own.
     """
+    own_cluster(settings)
     nights = Nights(settings)
     if nights.folder.is_dir():
         WriteLock(nights.folder).check_free()  # `kai-lab nightly` is at it: the same versions must not be built twice
@@ -182,7 +190,7 @@ def _could_not_look(settings: Settings, nights: Nights) -> tuple[str, ...]:
 
 
 def at_work(instance: dg.DagsterInstance) -> set[str]:
-    """Partitions whose run still goes on, of an earlier night or started by hand."""
+    """Partitions that a run is still at work on: of an earlier night, or any that was started by hand."""
     unfinished = [
         dg.DagsterRunStatus.QUEUED,
         dg.DagsterRunStatus.NOT_STARTED,
@@ -190,5 +198,5 @@ def at_work(instance: dg.DagsterInstance) -> set[str]:
         dg.DagsterRunStatus.STARTED,
         dg.DagsterRunStatus.CANCELING,
     ]
-    runs = instance.get_runs(dg.RunsFilter(job_name=CANDIDATE_JOB, statuses=unfinished))
+    runs = instance.get_runs(dg.RunsFilter(statuses=unfinished))
     return {run.tags[PARTITION_TAG] for run in runs if PARTITION_TAG in run.tags}

@@ -13,6 +13,7 @@ from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagste
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import BACKENDS, Settings
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import LabState
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
@@ -21,12 +22,16 @@ TRACES = {"kind": "kind.json", "rehearsal": "rehearsal", "context": "given.json"
 
 
 def down_command(*, everything: bool) -> int:
-    """Tear down this lab, or with `everything` each lab of the project and its state folder; returns the exit code."""
+    """Tear down this lab, or with `everything` each lab of the project and its state folder; returns the exit code.
+
+    What the nights know of stays: their store, and the reports that its matrix links to.
+    """
     settings = settings_with({})
     labs = _all_labs(settings) if everything else [_where_it_is(settings)]
     if not everything:
         LabState.of(settings).check_backend()
     out, code = console(), OK
+    judged = {record.key for record in Nights(settings).records()}
     for lab_settings in labs:
         if isinstance(lab_settings, LabError):
             code = max(code, say_error(lab_settings))
@@ -36,7 +41,7 @@ def down_command(*, everything: bool) -> int:
             out.print(f"Lab {state.name}: nothing was made, nothing is left.")
             continue
         try:
-            torn = _down(lab_settings, forget=everything)
+            torn = _down(lab_settings, forget=everything, linked=state.name in judged)
         except LabError as error:
             code = max(code, say_error(error))
             continue
@@ -61,7 +66,7 @@ def _where_it_is(settings: Settings) -> Settings:
     return settings.model_copy(update={"lab": settings.lab.model_copy(update={"context": None})})
 
 
-def _down(settings: Settings, *, forget: bool) -> Torn:
+def _down(settings: Settings, *, forget: bool, linked: bool) -> Torn:
     lab = Lab(settings, f"down-{uuid.uuid4().hex[:8]}", lambda _: None)
     lab.hold("tearing the lab down")
     torn = Torn()
@@ -73,7 +78,9 @@ def _down(settings: Settings, *, forget: bool) -> Torn:
                 _tell_dagster(settings, torn.gone)
     finally:
         lab.release()
-    if forget and not torn.leftovers:
+    if forget and linked and not torn.leftovers:
+        lab.state.forget_cluster()
+    elif forget and not torn.leftovers:
         shutil.rmtree(lab.state.folder)
         with suppress(OSError):  # other labs may be in it
             settings.state_root.rmdir()

@@ -15,7 +15,7 @@ from kai_lab_pipeline.lab.morning import Nightly, Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.adding import add_version_set
-from kai_lab_pipeline.workbench.candidates import clean_up_candidate, write_matrix_now
+from kai_lab_pipeline.workbench.candidates import clean_up_candidate, own_cluster, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import WriteLock, now
 
@@ -33,6 +33,7 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence
 
     settings = settings_with({})
     check_cron(settings)
+    own_cluster(settings)
     nights = Nights(settings)
     nights.folder.mkdir(parents=True, exist_ok=True)
     lock = WriteLock(nights.folder)

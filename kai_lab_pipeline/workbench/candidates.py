@@ -11,11 +11,11 @@ from kai_lab_pipeline.lab.verdict import Judgement
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord, record_of
 from kai_lab_pipeline.lab.version_matrix import Matrix, build_matrix
 from kai_lab_pipeline.report.matrix import MatrixFiles, write_matrix
-from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.settings import SETTINGS_FILE, Settings
 from kai_lab_pipeline.workbench.chart_comparison import compare_the_rest, values_results
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
-from kai_lab_pipeline.workbench.state import now, write_atomic
+from kai_lab_pipeline.workbench.state import LIVING, now, write_atomic
 from kai_lab_pipeline.workbench.steps import build_living_lab
 from kai_lab_pipeline.workbench.teardown import tear_down
 
@@ -23,12 +23,7 @@ from kai_lab_pipeline.workbench.teardown import tear_down
 def candidate_settings(settings: Settings, stored: StoredSet) -> Settings:
     """The project's settings with the versions of a candidate, and a lab name of its own. Raises WrongUse."""
     version_set = stored.version_set
-    if settings.lab.backend == "context":
-        raise WrongUse(
-            "A candidate needs a cluster of its own, and backend 'context' gives it none",
-            where=f"version set {version_set.key}",
-            next_step="Use backend rehearsal or kind for candidates (KAI_LAB_BACKEND=kind).",
-        )
+    own_cluster(settings)
     versions = {**version_set.versions, **stored.own_versions}
     charts = {
         component: chart.model_copy(
@@ -48,7 +43,7 @@ def candidate_settings(settings: Settings, stored: StoredSet) -> Settings:
         manifest = manifest.model_copy(update={"version": versions["device_plugin"], "file": file})
     return settings.model_copy(
         update={
-            "lab": settings.lab.model_copy(update={"name": version_set.key}),
+            "lab": settings.lab.model_copy(update={"name": version_set.key, "context": settings.nightly.context}),
             "charts": settings.charts.model_copy(update=charts),
             "image": settings.image.model_copy(update={"nvml_mock": image}),
             "manifests": settings.manifests.model_copy(update={"device_plugin": manifest}),
@@ -56,9 +51,36 @@ def candidate_settings(settings: Settings, stored: StoredSet) -> Settings:
     )
 
 
+def own_cluster(settings: Settings) -> None:
+    """Raises WrongUse where candidates have no cluster of their own: on backend ``context`` the person names it."""
+    context = settings.nightly.context
+    if settings.lab.backend != "context" or (context and context != settings.lab.context):
+        return
+    raise WrongUse(
+        "Candidates need a cluster of their own, and backend 'context' makes none",
+        where=str(settings.root / SETTINGS_FILE),
+        seen=f"nightly.context is {context!r}, the lab's own context is {settings.lab.context!r}",
+        next_step="Name a context whose cluster only candidates use as nightly.context, or use another backend for "
+        "them (KAI_LAB_BACKEND=kind).",
+    )
+
+
+def begin_anew(lab: Lab) -> str:
+    """Remove what an earlier run of a candidate left, and say what was done: each attempt stands on a cluster anew.
+
+    A kept cluster of a broken attempt would make the next one no second opinion, and an upgrade meet itself.
+    Raises LabError.
+    """
+    if not lab.backend.cluster_exists():
+        return ""
+    said = _removed(lab)
+    (lab.state.folder / LIVING).unlink(missing_ok=True)
+    return said
+
+
 def before_upgrade(lab: Lab) -> None:
     """Build the pinned lab on the candidate's cluster, once, for the upgrade to meet it alive. Raises LabError."""
-    marker = lab.state.folder / "living"
+    marker = lab.state.folder / LIVING
     incarnation = lab.backend.connect().incarnation()
     if marker.exists() and marker.read_text(encoding="utf-8") == incarnation:
         return
@@ -101,6 +123,10 @@ def remove_candidate(lab: Lab, *, broken: bool) -> str:
     """Remove a candidate's cluster, unless broken ones are to be kept; says what was done. Raises LabError."""
     if broken and lab.settings.nightly.keep_failed:
         return f"the cluster of {lab.state.name} is kept, as asked: remove it with kai-lab down --all"
+    return _removed(lab)
+
+
+def _removed(lab: Lab) -> str:
     torn = tear_down(lab)
     if torn.leftovers:
         left = "; ".join(f"{leftover.what} ({leftover.command})" for leftover in torn.leftovers)
@@ -121,7 +147,10 @@ def clean_up_candidate(project: Settings, stored: StoredSet, *, broken: bool) ->
         return ""
     lab.hold("removing what a candidate's run left")
     try:
-        return remove_candidate(lab, broken=broken) if lab.backend.cluster_exists() else ""
+        said = remove_candidate(lab, broken=broken) if lab.backend.cluster_exists() else ""
+        if not lab.backend.cluster_exists():
+            lab.state.forget_cluster()
+        return said
     finally:
         lab.release()
 

@@ -25,7 +25,7 @@ from kai_lab_pipeline.workbench.nights import StoredSet
 from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.parent import end_with
 from kai_lab_pipeline.workbench.settle import Settled, settle
-from kai_lab_pipeline.workbench.state import LabState, WriteLock, now, now_text, write_atomic
+from kai_lab_pipeline.workbench.state import NATURE, LabState, WriteLock, now, now_text, write_atomic
 
 _SEEN: dict[Path, Observation] = {}
 """Observations this process has made, by their folder in the evidence: written there, and not read back from there."""
@@ -81,7 +81,7 @@ class Lab:
     @cached_property
     def _nature(self) -> tuple[str | None, Mapping[str, str]]:
         """How NVML gets into pods here, and which steps make no sense; remembered for when the cluster is gone."""
-        memory = self.state.folder / "nature.json"
+        memory = self.state.folder / NATURE
         try:
             crossing, skipped = self.backend.crossing(), dict(self.backend.skips())
         except LabError:

@@ -21,6 +21,10 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Settings
 
 FORMAT = 1
+LIVING = "living"
+"""File with the incarnation on which the pinned lab was built for an upgrade to meet."""
+NATURE = "nature.json"
+"""File with how NVML gets into pods on the lab's cluster, for when that is gone."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class LabState:
                 f"The lab {self.name!r} was made with backend {found.get('backend')!r}; "
                 f"another backend ({self.backend!r}) needs another lab",
                 where=str(self.folder),
-                next_step="Set KAI_LAB_NAME to a new name, or remove this lab first with 'kai-lab down --all'.",
+                next_step="Remove this lab first with 'kai-lab down --all', or leave it and name another one with "
+                "KAI_LAB_NAME.",
             )
 
     def open(self) -> LabState:
@@ -106,6 +111,12 @@ class LabState:
                 next_step="Make it writable, free some space, or set KAI_LAB_STATE_DIR to another folder.",
             ) from error
         return self
+
+    def forget_cluster(self) -> None:
+        """Keep what runs have seen and told, and nothing that says which cluster it was: made again, it may be on
+        another backend."""
+        for name in ("lab.json", LIVING, NATURE):
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def now() -> datetime:
@@ -221,5 +232,5 @@ def _refused(holder: dict[str, Any], path: Path) -> WrongUse:
         "Another writer is at work on this lab",
         where=str(path),
         seen=f"{holder.get('purpose', 'a run')} since {holder.get('since', '?')}, pid {holder.get('pid', '?')}",
-        next_step="Wait until it has ended (kai-lab status shows it), or use another lab with KAI_LAB_NAME.",
+        next_step="Wait until it has ended, or work on another lab meanwhile (KAI_LAB_NAME).",
     )
