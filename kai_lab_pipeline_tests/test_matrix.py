@@ -80,6 +80,13 @@ def row_of(matrix: Matrix, changes: Mapping[str, str], lane: Lane = Lane.FRESH) 
     return next(row for row in matrix.rows if row.version_set.key == key)
 
 
+def exit_code(matrix: Matrix, *changes: Mapping[str, str]) -> int:
+    """Of a night that made all records and took on these version sets; all of the matrix where none is named."""
+    keys = [version_set(PINNED, one).key for one in changes] or [row.version_set.key for row in matrix.rows]
+    last = Nightly(FIRST_NIGHT, tuple(keys), records_before=0)
+    return morning_summary(matrix, now=FIRST_NIGHT, last=last, next_at=None).exit_code()
+
+
 def cell(matrix: Matrix, changes: Mapping[str, str], claim: int, lane: Lane = Lane.FRESH) -> Cell:
     return next(one for one in row_of(matrix, changes, lane).cells if one.claim == claim)
 
@@ -98,8 +105,8 @@ def test_a_regression_is_the_step_of_the_component_that_moved() -> None:
         "rehearsal/fresh/kai_scheduler@0.18.3/claim-6",
         "rehearsal/fresh/kai_scheduler@0.18.3/claim-7",
     ]
-    assert matrix.exit_code() == 1
-    assert matrix.exit_code({version_set(PINNED, KAI_17_2).key}) == 0
+    assert exit_code(matrix) == 1
+    assert exit_code(matrix, KAI_17_2) == 0
 
 
 def test_versions_after_the_first_bad_one_name_the_first() -> None:
@@ -159,7 +166,7 @@ def test_what_the_pinned_versions_break_too_is_no_regression() -> None:
     assert found.kind is Kind.FIRST_FAILURE
     assert "the pinned versions break it too" in found.sentence
     assert matrix.regressions() == ()
-    assert matrix.exit_code() == 1
+    assert exit_code(matrix) == 1
 
 
 OWN_BUILD = called("v0.17.0", image="ghcr.io/me/kai-scheduler:pr-123")
@@ -237,7 +244,7 @@ def test_broken_then_held_with_the_same_content_is_a_flake() -> None:
     matrix = build_matrix([record({}), record(KAI_18, [7], night=1), record(KAI_18, night=2)], PINNED)
     found = cell(matrix, KAI_18, 7)
     assert (found.kind, found.verdict, found.needs_rerun) == (Kind.FLAKE, Verdict.HELD, False)
-    assert matrix.exit_code() == 0
+    assert exit_code(matrix) == 0
 
 
 def test_held_then_broken_once_asks_for_a_rerun_and_twice_is_a_regression() -> None:
@@ -278,7 +285,7 @@ def test_a_night_lost_to_infrastructure_is_no_regression() -> None:
     assert (found.kind, found.verdict) == (Kind.NOT_EVALUATED, Verdict.NOT_EVALUATED)
     assert "the registry limits the rate. Last verdict: held 2026-11-27 02:00." in found.sentence
     assert found.since == FIRST_NIGHT + timedelta(days=1)
-    assert matrix.exit_code() == 3
+    assert exit_code(matrix) == 3
     assert matrix.regressions() == ()
 
 
@@ -293,14 +300,14 @@ def test_excused_and_passing_unexpectedly() -> None:
     claims = {claim.id: ClaimVerdict(Verdict.HELD) for claim in CLAIMS} | excused
     matrix = build_matrix([record({}), record(KAI_18, claims=claims, unexpected_passes=("a.c",))], PINNED)
     assert cell(matrix, KAI_18, 7).kind is Kind.EXCUSED
-    assert matrix.exit_code() == 0
+    assert exit_code(matrix) == 0
     assert any("a.c is excused and held all the same" in line for line in matrix.news())
 
 
 def test_a_crossed_boundary_that_nobody_set_up_is_news() -> None:
     matrix = build_matrix([record({}), record(KAI_18, [8], boundary=Boundary.CROSSED)], PINNED)
     assert cell(matrix, KAI_18, 8).kind is Kind.BOUNDARY_MOVED
-    assert matrix.exit_code() == 0
+    assert exit_code(matrix) == 0
     assert any("boundary moved" in line for line in matrix.news())
     different = build_matrix([record({}), record(KAI_18, [8], boundary=Boundary.DIFFERENT)], PINNED)
     assert cell(different, KAI_18, 8).kind is Kind.REGRESSION
@@ -422,8 +429,10 @@ def test_before_the_first_night() -> None:
 
 
 def test_a_nightly_survives_json() -> None:
-    last = Nightly(FIRST_NIGHT, ("a", "b"), ("kai_scheduler: could not look",))
+    last = Nightly(FIRST_NIGHT, ("a", "b"), ("kai_scheduler: could not look",), "kind", 7)
     assert Nightly.from_json(last.to_json()) == last
+    older = {"started_at": FIRST_NIGHT.isoformat(), "keys": ["a", "b"]}
+    assert Nightly.from_json(older) == Nightly(FIRST_NIGHT, ("a", "b"))
     with pytest.raises(ValueError, match="started_at"):
         Nightly.from_json({"started_at": 7})
 
@@ -465,6 +474,39 @@ def test_a_set_that_the_night_took_on_and_did_not_reach_is_not_evaluated() -> No
     assert (summary.broken, summary.not_evaluated) == ((), (version_set(PINNED, KAI_18).key,))
 
 
+@pytest.mark.parametrize("backend", ["rehearsal", "kind"])
+def test_what_the_night_itself_did_not_judge_on_its_backend_is_not_evaluated(backend: str) -> None:
+    """Verdicts of an earlier night, or of the night's time on another backend, are none of this night."""
+    earlier = [record({}), record(KAI_18, [7])]
+    elsewhere = [record(KAI_18, [7], night=1, backend="rehearsal" if backend == "kind" else "kind")]
+    matrix = build_matrix([*earlier, *elsewhere], PINNED)
+    key = version_set(PINNED, KAI_18).key
+    last = Nightly(FIRST_NIGHT, (key,), backend=backend, records_before=2)
+    summary = morning_summary(matrix, now=NOW, last=last, next_at=None)
+    assert (summary.broken, summary.not_evaluated, summary.exit_code()) == ((), (key,), 3)
+    assert f"{key}: no verdict, it was not reached or ended before its report; it is tried again." in summary.text()
+    mine = replace(last, backend="rehearsal" if backend == "kind" else "kind")
+    assert morning_summary(matrix, now=NOW, last=mine, next_at=None).exit_code() == 1
+
+
+def test_a_registry_that_could_not_be_asked_is_exit_code_3_and_a_broken_claim_stays_1() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [7])], PINNED)
+    for changes, code in ((KAI_18, 1), ({}, 3)):
+        last = replace(night(changes), could_not_look=("kai_scheduler: no connection",), records_before=0)
+        assert morning_summary(matrix, now=NOW, last=last, next_at=None).exit_code() == code
+
+
+def test_a_clock_that_is_put_back_during_the_night_loses_no_verdict() -> None:
+    matrix = build_matrix([record({}), record(KAI_18, [7], night=0), record(MOCK_4, night=0)], PINNED)
+    last = replace(night(KAI_18, MOCK_4), records_before=1)
+    assert all(row.latest.at < last.started_at for row in matrix.rows)
+    summary = morning_summary(matrix, now=NOW, last=last, next_at=None)
+    broken, held_one = (version_set(PINNED, one).key for one in (KAI_18, MOCK_4))
+    assert set(summary.new) == {broken, held_one}
+    assert (summary.broken, summary.not_evaluated, summary.exit_code()) == ((broken,), (), 1)
+    assert morning_summary(matrix, now=NOW, last=night(KAI_18, MOCK_4), next_at=None).broken == (), "as older entries"
+
+
 def dead(message: str = "global.gpuSharing no longer exists in kai-scheduler v0.18.3") -> ClaimVerdict:
     return ClaimVerdict(Verdict.BROKEN, checks=("kai_release.values_have_effect",), message=message)
 
@@ -483,7 +525,7 @@ def test_a_value_without_effect_breaks_the_version_set_and_no_claim() -> None:
     assert str(row.values.last_good) == "kai_scheduler v0.17.2"
     assert row.state is Kind.REGRESSION
     assert [one.id for one in matrix.regressions()] == ["rehearsal/fresh/kai_scheduler@0.18.3/values"]
-    assert matrix.exit_code() == 1
+    assert exit_code(matrix) == 1
     assert due([row.version_set], matrix, backend="rehearsal") == (), "charts are no matter of chance"
     last = Nightly(FIRST_NIGHT, tuple(one.version_set.key for one in matrix.rows))
     said = morning_summary(matrix, now=FIRST_NIGHT, last=last, next_at=None)
@@ -509,14 +551,14 @@ def test_charts_that_could_not_be_compared_leave_the_verdict_of_the_claims() -> 
     assert row.values is not None
     assert (row.values.kind, row.state) == (Kind.NOT_EVALUATED, Kind.HELD)
     assert row_of(matrix, {}).values is None, "nobody looked in those days"
-    assert matrix.exit_code() == 0
+    assert exit_code(matrix) == 0
 
 
 def test_a_dead_value_that_is_excused_is_told_and_makes_nothing_red() -> None:
     excused = replace(dead(), excused=True)
     matrix = build_matrix([record({}, values=ALIVE), record(KAI_18, values=excused)], PINNED)
     assert row_of(matrix, KAI_18).state is Kind.EXCUSED
-    assert matrix.exit_code() == 0
+    assert exit_code(matrix) == 0
 
 
 def test_values_are_rolled_up_and_survive_the_store() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kai_lab_pipeline.automation.partitions import keep_sets, retired, sets_found, waiting
+from kai_lab_pipeline.automation.partitions import begin_night, keep_sets, retired, sets_found, waiting
 from kai_lab_pipeline.clients.discovery import Lookup
 from kai_lab_pipeline.lab.due import Reason
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -94,7 +94,13 @@ def test_what_has_its_verdict_is_not_due_and_what_was_lost_or_pushed_again_is(se
 def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
     nights = Nights(settings)
     keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=[f"v0.18.{n}" for n in range(30)])))
-    assert len(waiting(settings, nights)) == settings.nightly.cap
+    nights.add_record(record(StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})))
+    due = [one.version_set.key for one in waiting(settings, nights)]
+    night = begin_night(settings, nights, {due[1]}, ["nvml_mock: no connection"])
+    assert night.keys == (due[0], *due[2 : settings.nightly.cap + 1])
+    assert night == nights.last_nightly()
+    assert (night.backend, night.records_before) == (settings.lab.backend, 1)
+    assert night.could_not_look == ("nvml_mock: no connection",)
 
 
 def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:
@@ -153,11 +159,12 @@ def test_the_matrix_attributes_a_regression_to_the_component_that_moved(settings
     keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=["v0.18.2"])))
     keys = [one.version_set.key for one in waiting(settings, nights)]
     verdicts: Mapping[str, Verdict] = {keys[0]: Verdict.HELD, keys[1]: Verdict.BROKEN, keys[2]: Verdict.BROKEN}
+    begin_night(settings, nights, (), ())
     for _ in range(2):
         for key in keys:
             nights.add_record(record(nights.load(key), verdicts[key]))
-    matrix, _, files = write_matrix_now(settings, next_at=None)
+    matrix, summary, files = write_matrix_now(settings, next_at=None)
     regressions = matrix.regressions()
     assert {one.cell.blamed for one in regressions} == {("kai_scheduler",)}
     assert "v0.18.2" in files.markdown.read_text(encoding="utf-8")
-    assert matrix.exit_code() == 1
+    assert summary.exit_code() == 1

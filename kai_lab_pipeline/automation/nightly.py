@@ -13,12 +13,12 @@ from kai_lab_pipeline.assets.versions import LAB_TAG
 from kai_lab_pipeline.automation.executor import PARTITION_TAG
 from kai_lab_pipeline.automation.partitions import (
     VERSION_SETS,
+    begin_night,
     look,
     not_looked,
     retired,
     sets_found,
     to_confirm,
-    waiting,
 )
 from kai_lab_pipeline.automation.unfinished import close_unfinished
 from kai_lab_pipeline.lab.morning import Nightly
@@ -27,7 +27,7 @@ from kai_lab_pipeline.workbench.candidates import own_cluster
 from kai_lab_pipeline.workbench.diagnosing import within
 from kai_lab_pipeline.workbench.mendable import MENDABLE, as_lab_error
 from kai_lab_pipeline.workbench.nights import Nights
-from kai_lab_pipeline.workbench.state import WriteLock, now
+from kai_lab_pipeline.workbench.state import WriteLock
 
 CANDIDATE_JOB = "candidate_lab"
 MATRIX_JOB = "write_matrix"
@@ -170,10 +170,7 @@ def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Night
         if key not in busy:
             nights.forget(key)
             context.instance.delete_dynamic_partition(VERSION_SETS.name or "", key)
-    keys = [found.version_set.key for found in waiting(settings, nights) if found.version_set.key not in busy]
-    night = Nightly(now(), tuple(keys), failed)
-    nights.add_nightly(night)
-    return night
+    return begin_night(settings, nights, busy, failed)
 
 
 def _could_not_look(settings: Settings, nights: Nights) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,6 +10,7 @@ import dagster as dg
 
 from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
 from kai_lab_pipeline.lab.due import Due, Reason, due
+from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
 from kai_lab_pipeline.settings import Settings
@@ -83,17 +84,30 @@ def retired(settings: Settings, nights: Nights) -> list[str]:
     return gone
 
 
-def waiting(settings: Settings, nights: Nights) -> list[Due]:
-    """What a night has to run on this backend, at most as many as lab.toml allows; the pinned set is the baseline."""
-    return _all_due(settings, nights)[: settings.nightly.cap]
+def begin_night(settings: Settings, nights: Nights, busy: Container[str], could_not_look: Sequence[str]) -> Nightly:
+    """Note in the store that a night begins now: what it runs, of all that is due, at most as many as lab.toml allows.
+
+    `busy` are the version sets that another run is at work on; `could_not_look` the sentences of `not_looked`.
+    """
+    keys = [one.version_set.key for one in waiting(settings, nights) if one.version_set.key not in busy]
+    night = Nightly(
+        now(),
+        tuple(keys[: settings.nightly.cap]),
+        tuple(could_not_look),
+        backend=settings.lab.backend,
+        records_before=len(nights.records()),
+    )
+    nights.add_nightly(night)
+    return night
 
 
 def to_confirm(settings: Settings, nights: Nights, keys: Container[str]) -> list[Due]:
     """Those of a night's version sets (`keys`) that broke in one attempt: run once more in the same night."""
-    return [one for one in _all_due(settings, nights) if one.reason is Reason.RERUN and one.version_set.key in keys]
+    return [one for one in waiting(settings, nights) if one.reason is Reason.RERUN and one.version_set.key in keys]
 
 
-def _all_due(settings: Settings, nights: Nights) -> list[Due]:
+def waiting(settings: Settings, nights: Nights) -> list[Due]:
+    """What is due on this backend, what was never tried first; the pinned set is the baseline."""
     stored = nights.sets()
     baseline = version_set(settings.version_set(), {})
     if baseline.key not in stored:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
-from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, instance_for_runs, settings_with
+from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with
 from kai_lab_pipeline.commands.follow import is_interrupt
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline.lab.morning import Nightly, Summary
+from kai_lab_pipeline.lab.morning import Summary
 from kai_lab_pipeline.lab.version_matrix import Matrix
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.adding import add_version_set
 from kai_lab_pipeline.workbench.candidates import clean_up_candidate, own_cluster, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
-from kai_lab_pipeline.workbench.state import WriteLock, now
+from kai_lab_pipeline.workbench.state import WriteLock
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -46,7 +46,7 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence
 
 def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as_json: bool) -> int:
     from kai_lab_pipeline.automation.nightly import at_work
-    from kai_lab_pipeline.automation.partitions import look, not_looked, waiting
+    from kai_lab_pipeline.automation.partitions import begin_night, look, not_looked
 
     out = console(stderr=as_json)
     found = look(settings, nights)
@@ -58,14 +58,12 @@ def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as
         for run in killed:
             _tell_killed(settings, nights, run, out)
         busy = at_work(instance)
-        keys = [one.version_set.key for one in waiting(settings, nights) if one.version_set.key not in busy]
         for key in sorted(busy):
             out.print(f"{key}: a run that Dagster shows is at work on it", markup=False)
-        nights.add_nightly(Nightly(now(), tuple(keys), not_looked(found)))
-        matrix, summary = _run_all(settings, nights, instance, keys, out)
+        night = begin_night(settings, nights, busy, not_looked(found))
+        matrix, summary = _run_all(settings, nights, instance, night.keys, out)
     _say(settings, nights, matrix, summary, out, as_json=as_json)
-    code = matrix.exit_code(keys) if keys else OK
-    return INFRASTRUCTURE if not_looked(found) and code == OK else code
+    return summary.exit_code()
 
 
 def _tell_killed(settings: Settings, nights: Nights, run: dg.DagsterRun, out: Any) -> None:

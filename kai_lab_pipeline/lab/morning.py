@@ -24,12 +24,33 @@ class Nightly:
     keys: tuple[str, ...] = ()
     could_not_look: tuple[str, ...] = ()
     """Sentences about components whose registry could not be asked."""
+    backend: str = ""
+    """Where it ran; empty in entries of an older version, which told no backend."""
+    records_before: int | None = None
+    """How many verdicts were kept when it began: those after them are its own, whatever clocks say. None in entries of
+    an older version."""
+
+    def made(self, row: Row) -> bool:
+        """Whether the newest attempt of a row of the matrix is of this night."""
+        return self._mine(row, -1) and self.backend in ("", row.backend)
+
+    def made_first_verdict(self, row: Row) -> bool:
+        """Whether a row that this night made had no verdict before."""
+        first = next((place for place, record in enumerate(row.records) if record.judged), None)
+        return first is not None and self._mine(row, first)
+
+    def _mine(self, row: Row, attempt: int) -> bool:
+        if self.records_before is None:
+            return row.records[attempt].at >= self.started_at
+        return row.places[attempt] >= self.records_before
 
     def to_json(self) -> dict[str, Any]:
         return {
             "started_at": self.started_at.isoformat(),
             "keys": list(self.keys),
             "could_not_look": list(self.could_not_look),
+            "backend": self.backend,
+            "records_before": self.records_before,
         }
 
     @classmethod
@@ -38,7 +59,14 @@ class Nightly:
         started = parse_time(data["started_at"])
         if started is None:
             raise ValueError(f"'started_at' is no RFC 3339 time: {data['started_at']!r}")
-        return cls(started, tuple(data.get("keys", ())), tuple(data.get("could_not_look", ())))
+        before = data.get("records_before")
+        return cls(
+            started,
+            tuple(data.get("keys", ())),
+            tuple(data.get("could_not_look", ())),
+            str(data.get("backend", "")),
+            None if before is None else int(before),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,12 @@ class Summary:
     """Version sets of the last nightly without a verdict; they are tried again."""
     details: tuple[str, ...] = field(default=())
     alarm: str = ""
+
+    def exit_code(self) -> int:
+        """Of the last nightly: 1 for a broken claim that nobody excused, 3 where it could not judge or look, else 0."""
+        if self.broken:
+            return 1
+        return 3 if self.not_evaluated or (self.last is not None and self.last.could_not_look) else 0
 
     def text(self) -> str:
         lines = [f"ALARM: {self.alarm}"] if self.alarm else []
@@ -81,17 +115,25 @@ class Summary:
 def morning_summary(matrix: Matrix, *, now: datetime, last: Nightly | None, next_at: datetime | None) -> Summary:
     """What the last nightly left, judged at `now`. All times carry a time zone."""
     rows = [row for row in matrix.rows if last is not None and row.version_set.key in last.keys]
-    tonight = [row for row in rows if last is not None and row.latest.at >= last.started_at]
+    tonight = [row for row in rows if last is not None and last.made(row)]
     judged = {row.version_set.key for row in tonight}
     missing = [key for key in (last.keys if last else ()) if key not in judged]
     lost = [row.version_set.key for row in tonight if row.state is Kind.NOT_EVALUATED]
     return Summary(
         last=last,
         next_at=next_at,
-        new=tuple(row.version_set.key for row in tonight if last is not None and _first_verdict_since(row, last)),
+        new=tuple(row.version_set.key for row in tonight if last is not None and last.made_first_verdict(row)),
         broken=tuple(row.version_set.key for row in tonight if row.state in FAILURES),
         not_evaluated=(*lost, *missing),
-        details=(*_details(tonight), *_shared(matrix, judged), *(last.could_not_look if last else ())),
+        details=(
+            *_details(tonight),
+            *(
+                f"{key}: no verdict, it was not reached or ended before its report; it is tried again."
+                for key in missing
+            ),
+            *_shared(matrix, judged),
+            *(last.could_not_look if last else ()),
+        ),
         alarm=_alarm(now, last),
     )
 
@@ -106,11 +148,6 @@ def _alarm(now: datetime, last: Nightly | None) -> str:
         hours = int(age.total_seconds() // 3600)
         return f"the last nightly is {hours} h old: is the daemon running, and the schedule on?"
     return ""
-
-
-def _first_verdict_since(row: Row, last: Nightly) -> bool:
-    judged = [record for record in row.records if record.judged]
-    return bool(judged) and judged[0].at >= last.started_at
 
 
 def _details(rows: list[Row]) -> list[str]:

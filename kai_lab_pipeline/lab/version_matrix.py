@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell, CellJudge, History, Kind
@@ -19,6 +19,8 @@ class Row:
     version_set: VersionSet
     backend: str
     records: tuple[VerdictRecord, ...]
+    places: tuple[int, ...]
+    """Where each of them stands among all records, from 0."""
     cells: tuple[Cell, ...]
     repushed: tuple[str, ...] = ()
     """Components whose chart has other content than at an earlier attempt, under the same version."""
@@ -90,11 +92,6 @@ class Matrix:
         """What is worth a look and no failure: boundary moved, excuses that are not needed, re-pushed charts."""
         return tuple(sentence for row in self.rows for sentence in _row_news(row))
 
-    def exit_code(self, keys: Collection[str] | None = None) -> int:
-        """1 for a broken claim that nobody excused, 3 for what was not evaluated, else 0; of all rows or of `keys`."""
-        states = {row.state for row in self.rows if keys is None or row.version_set.key in keys}
-        return 1 if states & FAILURES else 3 if Kind.NOT_EVALUATED in states else 0
-
 
 def _identity(row: Row, cell: Cell) -> str:
     bad = cell.first_bad
@@ -123,18 +120,19 @@ def build_matrix(
     `pinned` are the versions that lab.toml pins: the reference for what moved. `chart_diffs` are texts by version set
     key, shown beside the first bad version.
     """
-    groups: dict[tuple[str, Lane, str], list[VerdictRecord]] = {}
-    for record in records:
-        groups.setdefault((record.key, record.lane, record.backend), []).append(record)
-    histories = [History(tuple(group), pinned) for group in groups.values()]
+    groups: dict[tuple[str, Lane, str], list[tuple[int, VerdictRecord]]] = {}
+    for place, record in enumerate(records):
+        groups.setdefault((record.key, record.lane, record.backend), []).append((place, record))
+    places = [tuple(place for place, _ in group) for group in groups.values()]
+    histories = [History(tuple(record for _, record in group), pinned) for group in groups.values()]
     rows = []
-    for history in histories:
+    for history, at in zip(histories, places, strict=True):
         peers = [other for other in histories if other.backend == history.backend]
         cells = tuple(CellJudge(history, peers, claim.id).cell() for claim in CLAIMS)
         looked = any(record.values is not None for record in history.records)
         values = CellJudge(history, peers, VALUES).cell() if looked else None
         diff = (chart_diffs or {}).get(history.version_set.key, "")
         repushed = history.repushed()
-        rows.append(Row(history.version_set, history.backend, history.records, cells, repushed, values, diff))
+        rows.append(Row(history.version_set, history.backend, history.records, at, cells, repushed, values, diff))
     rows.sort(key=lambda row: (row.backend, sort_key(row.version_set), row.version_set.key))
     return Matrix(dict(pinned), tuple(rows))
