@@ -122,6 +122,29 @@ def test_only_the_newest_state_counts() -> None:
     assert ids(diagnose_evidence(damaged(edit))) == ["host.memory-pressure"]
 
 
+def test_a_reservation_pod_that_has_not_ended_yet_is_no_sign_of_a_crossed_boundary() -> None:
+    """A look may meet the pod between its start and its end: the log that names the boundary counts all the same."""
+
+    def edit(draft: Draft) -> None:
+        for pod in draft.items("reservation_boundary", "pods"):
+            if pod["metadata"]["namespace"] == "kai-resource-reservation":
+                pod["status"]["phase"] = "Running"
+                pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+                pod["metadata"].pop("deletionTimestamp", None)
+        change("device_plugin", "nodes", NODE, ("status", "allocatable", "nvidia.com/gpu"), "80")(draft)
+
+    evidence = damaged(edit)
+    ready = [
+        pod["metadata"]["name"]
+        for pod in evidence.of("reservation_boundary").objects("pods") or ()
+        if pod["status"]["phase"] == "Running" and pod["metadata"]["namespace"] == "kai-resource-reservation"
+    ]
+    assert ready
+    found = diagnose_evidence(evidence)
+    assert ids(found) == ["gpu.sliced"]
+    assert [cause.id for cause in found.expected] == [BOUNDARY]
+
+
 def test_a_bundle_with_nothing_in_it_says_what_it_looked_at() -> None:
     found = diagnose_evidence(Evidence(notes=("bundle.json: broken",)))
     assert not found.known

@@ -176,3 +176,29 @@ def test_the_whole_deadline_is_for_what_can_still_come(
     assert settled.waited_s == pytest.approx(waited_s, abs=0.5)
     late_came = late_at_s <= waited_s
     assert [result.check for result in settled.mismatches] == (["never"] if late_came else ["never", "late"])
+
+
+@pytest.mark.parametrize(
+    ("in_sight_at_s", "waited_s", "verdict"),
+    [
+        ([(10, 200)], 80, Verdict.BROKEN),
+        ([(10, 15), (100, 105)], 100, Verdict.BROKEN),  # between two attempts at the deadline
+        ([(10, 15)], 160, Verdict.NOT_EVALUATED),
+        ([], 80, Verdict.NOT_EVALUATED),  # never seen: nothing to look for again
+    ],
+)
+def test_what_is_out_of_sight_at_the_deadline_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, in_sight_at_s: list[tuple[int, int]], waited_s: int, verdict: Verdict
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(settling, "_Changes", silent(clock))
+    monkeypatch.setattr(settling, "time", clock)
+
+    def judged(_: Observation) -> tuple[CheckResult, ...]:
+        seen = any(first <= clock.now < last for first, last in in_sight_at_s)
+        found = broken("it", "another", "It is another.") if seen else not_evaluated("it", "No pod is there.")
+        return (CheckResult("reservation_boundary", "nvml", found),)
+
+    settled = settling.settle(observer(), "reservation_boundary", judged, deadline_s=80.0, log=lambda _: None)
+    assert settled.waited_s == pytest.approx(waited_s, abs=0.5)
+    assert [result.verdict for result in settled.results] == [verdict]

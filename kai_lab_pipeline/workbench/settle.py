@@ -59,13 +59,16 @@ def settle(
 ) -> Settled:
     """Observe `asset` until its checks hold, none of them can still turn, or `deadline_s` seconds have passed.
 
-    `only` names the checks to wait for (all by default). Once none but `hopeless` ones are missing, a part of the
-    deadline is enough. What is waited for is logged when it changes, not each look.
+    What was seen once and is out of sight at the deadline (a reservation pod between two attempts) is looked for as
+    long again: what is kept should tell what there was. `only` names the checks to wait for (all by default). Once none
+    but `hopeless` ones are missing, a part of the deadline is enough. What is waited for is logged when it changes, not
+    each look.
     Raises LabError when the API server does not answer at all.
     """
     started = time.monotonic()
     cycle_s = max(LEAST_GAP_S, SCHEDULER_CYCLE_S * observer.backend.time_scale)
     looks, last_said = 0, ""
+    told: set[str] = set()
     with _Changes(observer.cluster, WATCHED[asset]) as changes:
         while True:
             changes.clear()
@@ -76,6 +79,9 @@ def settle(
             settled = Settled(observation, results, waited, looks)
             turning = [result for result in settled.mismatches if result.finding.transient]
             left_s = deadline_s / HOPELESS if all(result.check in hopeless for result in turning) else deadline_s
+            told |= {result.check for result in results if result.verdict is not Verdict.NOT_EVALUATED}
+            if any(result.check in told and result.verdict is Verdict.NOT_EVALUATED for result in turning):
+                left_s *= 2
             if not turning or (waited >= left_s and (looks >= LEAST_LOOKS or waited >= LONGEST * left_s)):
                 return settled
             said = "; ".join(f"{result.check}: {result.finding.message}" for result in turning)

@@ -24,11 +24,12 @@ from kai_lab_pipeline.lab.evidence import (
 )
 from kai_lab_pipeline.lab.judge import expectations_for, judge
 from kai_lab_pipeline.lab.spec import ASSETS, Expectations
-from kai_lab_pipeline.lab.verdict import Verdict
+from kai_lab_pipeline.lab.verdict import Judgement, Verdict
 
 _QUIET = frozenset({"events", "configmaps", "bindrequests"})
 _PLACED = frozenset({"Scheduled", "BindingError", "Bound"})
 """Events that say that a scheduler found a place: an older complaint that there is none is over."""
+_NVML = "reservation_boundary.reservation_nvml"
 _LIBRARY_MISSING = "unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND"
 Texts = list[tuple[str, Mapping[str, str]]]
 
@@ -36,7 +37,8 @@ Texts = list[tuple[str, Mapping[str, str]]]
 def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[Fact], Texts]:
     """Facts of everything that is not well, and the logs that may say why, each with the names it is about."""
     newest = _newest(evidence)
-    facts = [*_check_facts(evidence, expectations), *_dryrun_facts(evidence), *_helm_facts(evidence)]
+    judgement = judge(evidence, expectations_for(evidence, expectations))
+    facts = [*_check_facts(evidence, judgement), *_dryrun_facts(evidence), *_helm_facts(evidence)]
     unwell: dict[str, K8sObject] = {}
     for resource, objects in newest.items():
         if resource in _QUIET:
@@ -49,7 +51,7 @@ def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[F
                 unwell[str(metadata_of(obj).get("uid") or name_of(obj))] = obj
             facts += found
     facts += _event_facts(newest.get("events", ()), unwell)
-    texts = _logs(evidence, unwell)
+    texts = _logs(evidence, unwell, stands=not evidence.crossing and _NVML in _held(judgement))
     if evidence.crossing:
         facts += _crossing_facts(evidence.crossing, facts, texts)
     settled = _without_settled(facts, newest.get("events", ()), unwell)
@@ -69,8 +71,11 @@ def _newest(evidence: Evidence) -> dict[str, tuple[K8sObject, ...]]:
     return newest
 
 
-def _check_facts(evidence: Evidence, expectations: Expectations) -> Iterator[Fact]:
-    judgement = judge(evidence, expectations_for(evidence, expectations))
+def _held(judgement: Judgement) -> frozenset[str]:
+    return frozenset(result.name for result in judgement.checks if result.verdict is Verdict.HELD)
+
+
+def _check_facts(evidence: Evidence, judgement: Judgement) -> Iterator[Fact]:
     node = {"node": evidence.node} if evidence.node else {}
     versions = ", ".join(f"{component} {version}" for component, version in evidence.versions.items())
     for claim in judgement.claims:
@@ -130,8 +135,12 @@ def _without_settled(
             yield fact
 
 
-def _logs(evidence: Evidence, unwell: Mapping[str, K8sObject]) -> Texts:
-    """Logs of pods that are not well, and of reservation pods, whose names change with each attempt."""
+def _logs(evidence: Evidence, unwell: Mapping[str, K8sObject], *, stands: bool) -> Texts:
+    """Logs of pods that are not well, and of reservation pods, whose names change with each attempt.
+
+    Once the boundary is crossed the logs of earlier attempts are over. Where it `stands`, a reservation pod that is
+    Ready is one that has not ended yet.
+    """
     pods = [obj for obj in unwell.values() if obj.get("kind") == "Pod"]
     names = {(str(metadata_of(pod).get("namespace")), name_of(pod)) for pod in pods}
     kept: dict[tuple[str, str, str], ContainerLog] = {}
@@ -139,7 +148,7 @@ def _logs(evidence: Evidence, unwell: Mapping[str, K8sObject]) -> Texts:
         for log in evidence.of(asset).logs:
             if (log.namespace, log.pod) in names or log.namespace == RESERVATION_NAMESPACE or "-webhook-" in log.pod:
                 kept[log.namespace, log.pod, log.container] = log
-    crossed = any(
+    crossed = not stands and any(
         labels_of(pod).get("app") == RESERVATION_NAMESPACE and _is_well(pod)
         for observation in evidence.observations.values()
         for pod in observation.objects("pods") or ()
