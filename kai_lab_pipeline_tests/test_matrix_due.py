@@ -89,12 +89,21 @@ def test_what_breaks_in_both_lanes_is_no_chance() -> None:
 def test_a_chart_that_was_pushed_again_makes_its_sets_due() -> None:
     known = {"kai_scheduler": "sha256:a", "nvml_mock": "sha256:n"}
     history = [record({}), record(KAI_18, digests=known), record(MOCK_4), record(BOTH, digests=known)]
-    same = {"kai_scheduler": {"v0.18.3": "sha256:a", "v0.17.0": "sha256:z"}}
-    assert reasons(history, digests=same) == {}
-    again = {"kai_scheduler": {"v0.18.3": "sha256:b"}}
-    assert reasons(history, digests=again) == {key(KAI_18): Reason.REPUSHED, key(BOTH): Reason.REPUSHED}
+    keys = (key(KAI_18), key(BOTH))
+    assert reasons(history, digests=dict.fromkeys(keys, known)) == {}
+    again = dict.fromkeys(keys, known | {"kai_scheduler": "sha256:b"})
+    assert reasons(history, digests=again) == dict.fromkeys(keys, Reason.REPUSHED)
     judged = [*history, record(KAI_18, night=1, digests=known | {"kai_scheduler": "sha256:b"})]
     assert reasons(judged, digests=again) == {key(BOTH): Reason.REPUSHED}
+
+
+def test_what_was_judged_before_its_digest_was_known_is_due_once_that_changes() -> None:
+    history = [record({}), record(KAI_18), record(MOCK_4), record(BOTH)]
+    first, later = ({key(KAI_18): {"kai_scheduler": digest}} for digest in ("sha256:a", "sha256:b"))
+    assert reasons(history, digests=first, first_digests=first) == {}
+    assert reasons(history, digests=later, first_digests=first) == {key(KAI_18): Reason.REPUSHED}
+    judged = [*history, record(KAI_18, night=1, digests=later[key(KAI_18)])]
+    assert reasons(judged, digests=later, first_digests=first) == {}
 
 
 def test_verdicts_of_another_backend_do_not_count() -> None:

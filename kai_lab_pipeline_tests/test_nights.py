@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kai_lab_pipeline.automation.partitions import begin_night, keep_sets, retired, sets_found, waiting
+from kai_lab_pipeline.automation.partitions import begin_night, retired, sets_found, waiting
 from kai_lab_pipeline.clients.discovery import Lookup
 from kai_lab_pipeline.lab.due import Reason
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -39,10 +39,17 @@ def found(settings: Settings, **tags: list[str]) -> dict[str, Lookup]:
     for component, chart in settings.charts.by_component().items():
         seen = [chart.version, *tags.get(component, [])]
         versions = classify(component, seen, chart.version)
-        lookups[component] = Lookup(
-            component, chart.version, chart.chart, versions, digests={tag: f"sha256:{tag}" for tag in seen}
-        )
+        lookups[component] = Lookup(component, chart.version, chart.chart, versions)
     return lookups
+
+
+def keep(settings: Settings, nights: Nights, contents: Mapping[str, str] | None = None, **tags: list[str]) -> list[str]:
+    """Store the version sets of a lookup, their charts as pushed once or with other `contents`; their keys."""
+    sets = sets_found(settings, found(settings, **tags))
+    for stored in sets:
+        digests = {name: f"sha256:{version}" for name, version in stored.version_set.versions.items()}
+        nights.keep(replace(stored, digests={**digests, **(contents or {})}))
+    return [stored.version_set.key for stored in sets]
 
 
 def record(stored: StoredSet, verdict: Verdict = Verdict.HELD, *, infrastructure: str = "") -> VerdictRecord:
@@ -62,7 +69,7 @@ def record(stored: StoredSet, verdict: Verdict = Verdict.HELD, *, infrastructure
 
 def test_a_new_version_gives_a_set_in_each_lane_and_the_pinned_set_is_the_baseline(settings: Settings) -> None:
     nights = Nights(settings)
-    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=["v0.18.2"])))
+    keep(settings, nights, kai_scheduler=["v0.18.2"])
     due = waiting(settings, nights)
     assert [one.version_set.moved for one in due] == [(), ("kai_scheduler",), ("kai_scheduler",)]
     assert [one.version_set.lane for one in due[1:]] == [Lane.FRESH, Lane.UPGRADE]
@@ -71,19 +78,17 @@ def test_a_new_version_gives_a_set_in_each_lane_and_the_pinned_set_is_the_baseli
 
 def test_what_has_its_verdict_is_not_due_and_what_was_lost_or_pushed_again_is(settings: Settings) -> None:
     nights = Nights(settings)
-    sets = sets_found(settings, found(settings, kai_scheduler=["v0.18.2"]))
-    keep_sets(nights, sets)
+    keys = keep(settings, nights, kai_scheduler=["v0.18.2"])
     waiting(settings, nights)
     for stored in nights.sets().values():
         nights.add_record(record(stored))
     assert waiting(settings, nights) == []
-    pushed = [replace(stored, digests={**stored.digests, "kai_scheduler": "sha256:other"}) for stored in sets]
-    keep_sets(nights, pushed)
+    keep(settings, nights, {"kai_scheduler": "sha256:other"}, kai_scheduler=["v0.18.2"])
     again = waiting(settings, nights)
-    assert [one.version_set.key for one in again] == [stored.version_set.key for stored in pushed]
+    assert [one.version_set.key for one in again] == keys
     assert {one.reason for one in again} == {Reason.REPUSHED}
-    for stored in pushed:
-        nights.add_record(record(stored))
+    for key in keys:
+        nights.add_record(record(nights.load(key)))
     assert waiting(settings, nights) == []
     lost = StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})
     nights.save(lost)
@@ -93,7 +98,7 @@ def test_what_has_its_verdict_is_not_due_and_what_was_lost_or_pushed_again_is(se
 
 def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
     nights = Nights(settings)
-    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=[f"v0.18.{n}" for n in range(30)])))
+    keep(settings, nights, kai_scheduler=[f"v0.18.{n}" for n in range(30)])
     nights.add_record(record(StoredSet(version_set(settings.version_set(), {"nvml_mock": "0.4.0"}), {}, {})))
     due = [one.version_set.key for one in waiting(settings, nights)]
     night = begin_night(settings, nights, {due[1]}, ["nvml_mock: no connection"])
@@ -105,8 +110,7 @@ def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
 
 def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:
     nights = Nights(settings)
-    sets = sets_found(settings, found(settings, kai_scheduler=["v0.18.2"], nvml_mock=["0.4.0"]))
-    keep_sets(nights, sets)
+    sets = [nights.load(key) for key in keep(settings, nights, kai_scheduler=["v0.18.2"], nvml_mock=["0.4.0"])]
     assert retired(settings, nights) == []
     old = sets[0]
     nights.add_record(replace(record(old), at=now() - timedelta(days=settings.nightly.keep_days + 1)))
@@ -156,7 +160,7 @@ def test_a_version_set_that_nobody_stored_or_that_is_damaged_is_named(settings: 
 
 def test_the_matrix_attributes_a_regression_to_the_component_that_moved(settings: Settings) -> None:
     nights = Nights(settings)
-    keep_sets(nights, sets_found(settings, found(settings, kai_scheduler=["v0.18.2"])))
+    keep(settings, nights, kai_scheduler=["v0.18.2"])
     keys = [one.version_set.key for one in waiting(settings, nights)]
     verdicts: Mapping[str, Verdict] = {keys[0]: Verdict.HELD, keys[1]: Verdict.BROKEN, keys[2]: Verdict.BROKEN}
     begin_night(settings, nights, (), ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,10 +12,11 @@ from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
 from kai_lab_pipeline.lab.due import Due, Reason, due
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.version_matrix import build_matrix
-from kai_lab_pipeline.lab.version_sets import VersionSet, candidate_sets, sort_key, version_set
+from kai_lab_pipeline.lab.version_sets import candidate_sets, sort_key, version_set
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
+from kai_lab_pipeline.workbench.set_digests import look_at, seen_in, with_content
 from kai_lab_pipeline.workbench.state import now
 
 PARTITIONS_NAME = "version_sets"
@@ -30,8 +31,13 @@ def look(settings: Settings, nights: Nights) -> dict[str, Lookup]:
     What the checkouts tell is there under names such as ``nvml_mock (git)``: to be told, no version sets of its own.
     """
     with with_registry(settings) as asked:
-        found = look_up(asked, with_digests=True)
-    keep_sets(nights, sets_found(settings, found))
+        found = look_up(asked)
+        new = {one.version_set.key: one for one in reversed(sets_found(settings, found))}
+        sets = {**_stored(settings, nights), **new}
+        digests = look_at(asked, found, sets.values())
+    found = with_content(settings, nights, found, digests)
+    for one in sets.values():
+        nights.keep(replace(one, digests=seen_in(settings, one, digests)))
     return found | {f"{component} (git)": lookup for component, lookup in look_up_git(settings).items()}
 
 
@@ -41,31 +47,10 @@ def not_looked(found: Mapping[str, Lookup]) -> tuple[str, ...]:
 
 
 def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:
-    """Version sets worth a lab after a lookup, with the digests of their charts where the registry told them."""
+    """Version sets worth a lab after a lookup."""
     charts = settings.charts.by_component()
     newer = {component: lookup.newer for component, lookup in found.items() if component in charts}
-    return [
-        StoredSet(version_set, {}, _digests(version_set, found))
-        for version_set in candidate_sets(settings.version_set(), newer)
-    ]
-
-
-def _digests(version_set: VersionSet, found: dict[str, Lookup]) -> dict[str, str]:
-    digests = {}
-    for component, lookup in found.items():
-        digest = lookup.digests.get(version_set.versions.get(component, ""))
-        if digest:
-            digests[component] = digest
-    return digests
-
-
-def keep_sets(nights: Nights, sets: Iterable[StoredSet]) -> None:
-    """Store version sets; what is known of one already (its charts, its difference) is kept while its content is."""
-    known = nights.sets()
-    for stored in sets:
-        before = known.get(stored.version_set.key)
-        same = before is not None and before.digests == stored.digests
-        nights.save(replace(before, digests=stored.digests) if before is not None and same else stored)
+    return [StoredSet(version_set, {}, {}) for version_set in candidate_sets(settings.version_set(), newer)]
 
 
 def retired(settings: Settings, nights: Nights) -> list[str]:
@@ -106,17 +91,18 @@ def to_confirm(settings: Settings, nights: Nights, keys: Container[str]) -> list
     return [one for one in waiting(settings, nights) if one.reason is Reason.RERUN and one.version_set.key in keys]
 
 
-def waiting(settings: Settings, nights: Nights) -> list[Due]:
-    """What is due on this backend, what was never tried first; the pinned set is the baseline."""
+def _stored(settings: Settings, nights: Nights) -> dict[str, StoredSet]:
+    """The stored version sets, with the pinned one: the baseline of all the others."""
     stored = nights.sets()
     baseline = version_set(settings.version_set(), {})
-    if baseline.key not in stored:
-        nights.save(StoredSet(baseline, {}, {}))
-        stored = nights.sets()
+    return stored if baseline.key in stored else {baseline.key: nights.keep(StoredSet(baseline, {}, {})), **stored}
+
+
+def waiting(settings: Settings, nights: Nights) -> list[Due]:
+    """What is due on this backend, what was never tried first; the pinned set is the baseline."""
+    stored = _stored(settings, nights)
     sets = sorted((one.version_set for one in stored.values()), key=sort_key)
-    digests: dict[str, dict[str, str]] = {}
-    for one in stored.values():
-        for component, digest in one.digests.items():
-            digests.setdefault(component, {})[one.version_set.versions[component]] = digest
     matrix = build_matrix(nights.records(), settings.version_set())
-    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests))
+    digests = {key: one.digests for key, one in stored.items()}
+    first = {key: one.first_digests for key, one in stored.items()}
+    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests, first_digests=first))

@@ -16,6 +16,9 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.versions import ComponentVersions, Excluded, classify
 from kai_lab_pipeline.settings import Chart, Settings
 
+_NAMED = 3
+"""Versions named per reason in a sentence."""
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -30,8 +33,10 @@ class Lookup:
     error: LabError | None = None
     note: str = ""
     """A sentence where there was nothing to ask."""
-    digests: Mapping[str, str] = field(default_factory=dict)
-    """Manifest digest by tag, of the pinned and the newer versions, where asked for."""
+    repushed: tuple[str, ...] = ()
+    """Versions whose chart has other content now than is known of it."""
+    undigested: Mapping[str, str] = field(default_factory=dict)
+    """Versions whose digest nobody knows, with the reason: whether they were pushed again cannot be told."""
 
     @property
     def newer(self) -> tuple[str, ...]:
@@ -42,17 +47,23 @@ class Lookup:
         """The answer for a person: what is new, what was left out and why, or why nobody could look."""
         if self.error is not None:
             return f"could not look: {self.error.what}"
-        if self.versions is None:
-            return self.note
-        parts = [f"new: {', '.join(self.newer)}" if self.newer else "nothing new"]
-        left_out = self.versions.newer_but_excluded
+        parts = [self.note] if self.versions is None else self._found(self.versions)
+        if self.repushed:
+            parts.append(f"pushed again with other content: {', '.join(self.repushed)}")
+        if self.undigested:
+            parts.append(f"not known whether pushed again: {_reasons(self.undigested)}")
+        return "; ".join(parts)
+
+    def _found(self, found: ComponentVersions) -> list[str]:
+        parts = [f"new: {', '.join(found.newer)}" if found.newer else "nothing new"]
+        left_out = found.newer_but_excluded
         if left_out:
             parts.append("new but excluded: " + ", ".join(f"{entry.tag} ({entry.reason})" for entry in left_out))
-        if self.versions.unknown:
-            parts.append(f"not understood: {', '.join(self.versions.unknown)}")
-        if not self.versions.same:
+        if found.unknown:
+            parts.append(f"not understood: {', '.join(found.unknown)}")
+        if not found.same:
             parts.append(f"the pinned {self.pinned} is not there any more")
-        return "; ".join(parts)
+        return parts
 
     def to_json(self) -> dict[str, Any]:
         """One component of ``kai-lab versions --json``."""
@@ -64,42 +75,50 @@ class Lookup:
             "newer": list(self.newer),
             "excluded": [{"tag": entry.tag, "reason": entry.reason} for entry in found.excluded] if found else [],
             "unknown": list(found.unknown) if found else [],
+            "repushed": list(self.repushed),
+            "undigested": [{"version": version, "reason": reason} for version, reason in self.undigested.items()],
         }
 
 
+def _reasons(by_version: Mapping[str, str]) -> str:
+    """``v1, v2 and 7 more (why)`` per reason: a registry may have thousands."""
+    versions: dict[str, list[str]] = {}
+    for version, reason in by_version.items():
+        versions.setdefault(reason, []).append(version)
+    return ", ".join(
+        ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if some[_NAMED:] else "") + f" ({reason})"
+        for reason, some in versions.items()
+    )
+
+
 def look_up(
-    settings: Settings, *, with_digests: bool = False, client: Callable[[Settings], OciClient] = OciClient.from_settings
+    settings: Settings, *, client: Callable[[Settings], OciClient] = OciClient.from_settings
 ) -> dict[str, Lookup]:
     """Ask about every chart, all registries at the same time. A registry that fails is an answer, not an exception.
 
-    `with_digests` also asks what the pinned and the newer tags point at, so that a re-pushed tag can be noticed.
     Raises WrongUse for settings that cannot be asked with.
     """
     charts = settings.charts.by_component()
     with ThreadPoolExecutor(max_workers=len(charts)) as pool:
         asked = {
-            component: pool.submit(_look_up_chart, component, chart, settings, with_digests, client)
+            component: pool.submit(_look_up_chart, component, chart, settings, client)
             for component, chart in charts.items()
         }
         return {component: future.result() for component, future in asked.items()}
 
 
-def _look_up_chart(
-    component: str, chart: Chart, settings: Settings, with_digests: bool, make: Callable[[Settings], OciClient]
-) -> Lookup:
+def _look_up_chart(component: str, chart: Chart, settings: Settings, make: Callable[[Settings], OciClient]) -> Lookup:
     if not chart.chart.startswith("oci://"):
         note = "a local chart is pinned: there is no registry to ask"
         return Lookup(component, chart.version, chart.chart, note=note)
     try:
         with make(settings) as client:
             versions = classify(component, client.tags(chart.chart), chart.version)
-            wanted = (*versions.same, *versions.newer) if with_digests else ()
-            digests = {tag: client.digest(chart.chart, tag) for tag in wanted}
     except WrongUse:
         raise
     except LabError as error:
         return Lookup(component, chart.version, chart.chart, error=error)
-    return Lookup(component, chart.version, chart.chart, versions, digests=digests)
+    return Lookup(component, chart.version, chart.chart, versions)
 
 
 def look_up_git(settings: Settings) -> dict[str, Lookup]:

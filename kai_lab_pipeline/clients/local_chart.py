@@ -21,9 +21,11 @@ def chart_content(root: Path, chart: Chart) -> str:
 
     What cannot be read counts as it is now: helm says what is wrong with it when it is installed.
     """
-    if chart.chart.startswith(OCI):
-        return ""
-    path = (root / chart.chart).resolve()
+    return "" if chart.chart.startswith(OCI) else content_of((root / chart.chart).resolve())
+
+
+def content_of(path: Path) -> str:
+    """Digest of a file, or of a folder with what is in it."""
     found = hashlib.sha256()
     for file in _files(path):
         found.update(f"{file.relative_to(path)}\0".encode())

@@ -9,7 +9,7 @@ from enum import Enum
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row, build_matrix
 from kai_lab_pipeline.lab.version_sets import VersionSet
-from kai_lab_pipeline.lab.versions import helm_version
+from kai_lab_pipeline.lab.versions import repushed
 
 
 class Reason(str, Enum):
@@ -38,10 +38,12 @@ def due(
     *,
     backend: str,
     digests: Mapping[str, Mapping[str, str]] | None = None,
+    first_digests: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Due, ...]:
     """What has no verdict yet, in the order of `candidates`; what was never tried comes before what is tried again.
 
-    `digests` are what the registries say now: component -> tag -> digest. A set that has a verdict for the content of
+    `digests` are what the charts of each set hold now: key -> component -> digest. `first_digests`, alike, stand for
+    what was judged where nobody knew its digest at the time. A set that has a verdict for the content of
     today, confirmed where it is a bad one, is not due: by a second attempt, by the same versions in the other lane, or,
     for versions that move together, by one of them that breaks the same alone.
     """
@@ -49,12 +51,15 @@ def due(
     # An attempt that gave no verdict must not hide what the one before it left to be confirmed.
     attempts = (record for row in tried.values() for record in row.records if record.judged)
     judged = {row.version_set.key: row for row in build_matrix(attempts, matrix.pinned).rows}
-    now = {
-        component: {helm_version(tag): found for tag, found in tags.items()}
-        for component, tags in (digests or {}).items()
-    }
+    now, first = digests or {}, first_digests or {}
+
+    def pushed_again(candidate: VersionSet) -> tuple[str, ...]:
+        key = candidate.key
+        known = {**first.get(key, {}), **judged[key].latest.digests} if key in judged else {}
+        return repushed(known, now.get(key, {}))
+
     found = (
-        _due(candidate, tried.get(candidate.key), judged.get(candidate.key), now, tuple(judged.values()))
+        _due(candidate, tried.get(candidate.key), judged.get(candidate.key), pushed_again(candidate), judged.values())
         for candidate in candidates
     )
     order = list(Reason)
@@ -78,19 +83,16 @@ def _due(
     candidate: VersionSet,
     tried: Row | None,
     judged: Row | None,
-    digests: Mapping[str, Mapping[str, str]],
-    rows: Sequence[Row],
+    pushed_again: Sequence[str],
+    rows: Iterable[Row],
 ) -> Due | None:
     if tried is None:
         return Due(candidate, Reason.NEW, f"new: {candidate.description}")
     lost = "" if tried.latest.judged else tried.latest.infrastructure or "nothing was evaluated"
     if judged is None:
         return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {lost}")
-    current = {component: digests.get(component, {}).get(version) for component, version in candidate.versions.items()}
-    known = judged.latest.digests
-    moved = [name for name, digest in current.items() if digest and known.get(name, digest) != digest]
-    if moved:
-        return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(moved)}")
+    if pushed_again:
+        return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(pushed_again)}")
     shaky = ", ".join(str(cell.claim) for cell in unconfirmed(judged, rows))
     if shaky and lost:
         return Due(

@@ -292,5 +292,8 @@ def _precedence(tag: str, suffix: str) -> tuple[int, VersionKey, str]:
 
 
 def repushed(known: Mapping[str, str], seen: Mapping[str, str]) -> tuple[str, ...]:
-    """Tags that exist in both and point at another digest now: same name, other content."""
-    return tuple(sorted(tag for tag, digest in seen.items() if tag in known and known[tag] != digest))
+    """Names that both have and whose digest is another one now: same name, other content.
+
+    What only one of them knows is no news: a digest that nobody asked for before has not changed.
+    """
+    return tuple(sorted(name for name, digest in seen.items() if known.get(name, digest) != digest))

@@ -56,12 +56,7 @@ def add_version_set(
     stored = [StoredSet(found, charts, {}, own_versions=own, values=values) for found in sets]
     digests = _looked_at(settings, stored[0])
     nights = Nights(settings)
-    known = nights.sets()
-    for number, one in enumerate(stored):
-        before = known.get(one.version_set.key, one)
-        stored[number] = replace(one, digests=digests, comparisons=before.comparisons)
-        nights.save(stored[number])
-    return stored
+    return [nights.keep(replace(one, digests=digests)) for one in stored]
 
 
 def _known(settings: Settings, components: Iterable[str]) -> None:

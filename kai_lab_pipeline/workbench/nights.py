@@ -18,6 +18,7 @@ from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict import Finding, Verdict
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
 from kai_lab_pipeline.lab.version_sets import VersionSet
+from kai_lab_pipeline.lab.versions import repushed
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.state import write_atomic
 
@@ -55,13 +56,25 @@ class StoredSet:
     charts: Mapping[str, str]
     """Chart reference by component where it is not the pinned one's: a local folder, a pull request's chart."""
     digests: Mapping[str, str]
-    """Chart digest by component, where the registry told it."""
+    """Chart digest by component, as last looked up, where somebody could."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """The chart of each component that moves, against the pinned one, as last compared."""
     own_versions: Mapping[str, str] = field(default_factory=dict)
     """Chart version by component where the version set calls a build of somebody's own otherwise."""
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Chart values by component over those of lab.toml: an image of a pull request."""
+    first_digests: Mapping[str, str] = field(default_factory=dict)
+    """Chart digest by component, as first looked up: what was judged before anybody could look counts as this."""
+
+    def with_digests(self, seen: Mapping[str, str]) -> StoredSet:
+        """The set with what its charts hold now. What was not looked up stays; the comparison of another chart goes."""
+        changed = repushed(self.digests, seen)
+        return replace(
+            self,
+            digests={**self.digests, **seen},
+            first_digests={**seen, **self.digests, **self.first_digests},
+            comparisons={name: found for name, found in self.comparisons.items() if name not in changed},
+        )
 
     @property
     def diff(self) -> str:
@@ -73,6 +86,7 @@ class StoredSet:
             **self.version_set.to_json(),
             "charts": dict(self.charts),
             "digests": dict(self.digests),
+            "first_digests": dict(self.first_digests),
             "comparisons": {component: asdict(compared) for component, compared in self.comparisons.items()},
             "own_versions": dict(self.own_versions),
             "values": {component: dict(values) for component, values in self.values.items()},
@@ -87,6 +101,7 @@ class StoredSet:
             {component: Comparison(**compared) for component, compared in data.get("comparisons", {}).items()},
             dict(data.get("own_versions", {})),
             {component: dict(values) for component, values in data.get("values", {}).items()},
+            dict(data.get("first_digests", {})),
         )
 
 
@@ -98,8 +113,20 @@ class Nights:
 
     # -- version sets ----------------------------------------------------------------------------------------------
 
+    def keep(self, stored: StoredSet) -> StoredSet:
+        """Store a version set, and return it as stored: what is known of it already stays, while it is true."""
+        with self._changing_sets():
+            before = self._readable(stored.version_set.key)
+            known = before or replace(stored, digests={})
+            found = replace(
+                stored, digests=known.digests, first_digests=known.first_digests, comparisons=known.comparisons
+            ).with_digests(stored.digests)
+            if found != before:
+                self.save(found)
+        return found
+
     def save(self, stored: StoredSet) -> None:
-        """Keep a version set; one that is there is replaced (newer digests, another diff)."""
+        """Write a version set; one that is there is replaced."""
         sets = self.folder / "version_sets"
         sets.mkdir(parents=True, exist_ok=True)
         write_atomic(sets / f"{stored.version_set.key}.json", json.dumps(stored.to_json(), indent=1))
@@ -120,20 +147,29 @@ class Nights:
 
     def add_comparison(self, key: str, component: str, comparison: Comparison) -> None:
         """Keep how a component's chart differs; steps of one run may do so at the same time. Raises LabError."""
-        with open(self.folder / "version_sets" / ".lock", "a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with self._changing_sets():
             stored = self.load(key)
             self.save(replace(stored, comparisons={**stored.comparisons, component: comparison}))
 
     def sets(self) -> dict[str, StoredSet]:
         """All stored version sets that can be read, by key."""
-        found = {}
-        for path in sorted((self.folder / "version_sets").glob("*.json")):
-            try:
-                found[path.stem] = self.load(path.stem)
-            except LabError:
-                continue  # a half-written file of an older version: the next discovery stores it again
-        return found
+        keys = sorted(path.stem for path in (self.folder / "version_sets").glob("*.json"))
+        found = {key: self._readable(key) for key in keys}
+        return {key: stored for key, stored in found.items() if stored is not None}
+
+    def _readable(self, key: str) -> StoredSet | None:
+        try:
+            return self.load(key)
+        except LabError:
+            return None
+
+    @contextmanager
+    def _changing_sets(self) -> Iterator[None]:
+        sets = self.folder / "version_sets"
+        sets.mkdir(parents=True, exist_ok=True)
+        with open(sets / ".lock", "a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def forget(self, key: str) -> None:
         (self.folder / "version_sets" / f"{key}.json").unlink(missing_ok=True)
