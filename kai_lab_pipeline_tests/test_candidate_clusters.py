@@ -112,6 +112,16 @@ def test_down_leaves_the_reports_that_the_matrix_links_to(project: LabProject, s
     assert not (state.folder / "lab.json").exists()
 
 
+def test_down_leaves_nothing_of_a_version_set_that_was_never_judged(project: LabProject, stored: StoredSet) -> None:
+    make_cluster(project, stored)
+    folder = LabState.of(candidate_settings(project.settings, stored)).folder
+    clean_up_candidate(project.settings, stored, broken=False)
+    assert folder.is_dir()
+    said = project.run("down", "--all")
+    assert said.code == 0, said.text
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

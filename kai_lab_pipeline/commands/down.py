@@ -14,7 +14,7 @@ from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import BACKENDS, Settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights
-from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline.workbench.state import LabState, WriteLock
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
 TRACES = {"kind": "kind.json", "rehearsal": "rehearsal", "context": "given.json"}
@@ -31,7 +31,8 @@ def down_command(*, everything: bool) -> int:
     if not everything:
         LabState.of(settings).check_backend()
     out, code = console(), OK
-    judged = {record.key for record in Nights(settings).records()}
+    nights = Nights(settings)
+    judged = {record.key for record in nights.records()}
     for lab_settings in labs:
         if isinstance(lab_settings, LabError):
             code = max(code, say_error(lab_settings))
@@ -56,7 +57,16 @@ def down_command(*, everything: bool) -> int:
         out.print(f"Lab {state.name}: {said}.")
         if torn.leftovers:
             code = INFRASTRUCTURE
+    if everything:
+        _sweep(settings, nights.sets().keys() - judged)
     return code
+
+
+def _sweep(settings: Settings, keys: Collection[str]) -> None:
+    """Remove what version sets left whose cluster is gone and that no verdict tells of: nothing links to it."""
+    for folder in (settings.state_root / key for key in keys):
+        if folder.is_dir() and not (folder / "lab.json").exists() and WriteLock(folder).holder() is None:
+            shutil.rmtree(folder)
 
 
 def _where_it_is(settings: Settings) -> Settings:
