@@ -420,6 +420,26 @@ def test_the_alarm_after_26_hours(hours: float, alarm: str) -> None:
     assert summary.text().startswith("ALARM") is bool(alarm)
 
 
+@pytest.mark.parametrize(
+    ("on_for", "alarm"),
+    [
+        (None, "no nightly has run yet, although the schedule is on: is the daemon running?"),
+        (25.9, ""),
+        (
+            26.1,
+            "no nightly has run yet, although the schedule is on since 2026-11-27 05:54 UTC: is the daemon running?",
+        ),
+    ],
+)
+def test_the_alarm_where_the_schedule_is_on_and_no_nightly_ever_ran(on_for: float | None, alarm: str) -> None:
+    since = None if on_for is None else NOW - timedelta(hours=on_for)
+    matrix, next_at = build_matrix([], PINNED), NOW + timedelta(hours=2)
+    summary = morning_summary(matrix, now=NOW, last=None, next_at=next_at, on_since=since)
+    assert summary.alarm == alarm
+    off = morning_summary(matrix, now=NOW, last=None, next_at=None, on_since=since)
+    assert (off.alarm, off.validity) == ("", "")
+
+
 def test_before_the_first_night() -> None:
     summary = morning_summary(build_matrix([], PINNED), now=NOW, last=None, next_at=None)
     assert (

@@ -161,6 +161,22 @@ def test_an_alarm_is_on_the_page() -> None:
     assert "ALARM: the last nightly is 72 h old" in render_matrix_markdown(matrix, summary)
 
 
+def test_a_page_that_nobody_writes_any_more_tells_when_a_nightly_is_missing() -> None:
+    matrix = build_matrix([], PINNED)
+    page = morning_summary(matrix, now=FIRST_NIGHT, last=Nightly(FIRST_NIGHT), next_at=None)
+    told = "If it is later than 2026-11-28 04:00 UTC now, a nightly is missing."
+    assert told in render_matrix_html(matrix, page)
+    assert told in render_matrix_markdown(matrix, page).replace("\\", "")
+    document = json.loads(render_matrix_json(matrix, page))
+    assert document["summary"]["missing_after"] == "2026-11-28T04:00:00+00:00"
+    turned_on = morning_summary(
+        matrix, now=FIRST_NIGHT, last=None, next_at=FIRST_NIGHT + timedelta(days=1), on_since=FIRST_NIGHT
+    )
+    assert told in render_matrix_html(matrix, turned_on)
+    never = morning_summary(matrix, now=FIRST_NIGHT, last=None, next_at=None)
+    assert "is missing" not in render_matrix_html(matrix, never) + render_matrix_markdown(matrix, never)
+
+
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, summary = nights()
     files = write_matrix(matrix, summary, tmp_path / "reports")

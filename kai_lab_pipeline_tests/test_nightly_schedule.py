@@ -19,7 +19,7 @@ from dagster._core.scheduler.instigation import (
 )
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.matrix import next_night
+from kai_lab_pipeline.assets.matrix import next_night, on_since
 from kai_lab_pipeline.automation.nightly import at_work, candidate_job, new_chart_versions_sensor, nightly_schedule
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG
 from kai_lab_pipeline.definitions import build_definitions
@@ -50,11 +50,11 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> tuple[list[str], s
     return [str(one.partition_key) for one in found], ""
 
 
-def turn(instance: dg.DagsterInstance, status: InstigatorStatus) -> None:
+def turn(instance: dg.DagsterInstance, status: InstigatorStatus, *, since: datetime | None = None) -> None:
     """The schedule turned on or off, as the UI does it."""
     origin = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="kai_lab_pipeline")
     named = RemoteInstigatorOrigin(RemoteRepositoryOrigin(origin, "__repository__"), "nightly")
-    data = ScheduleInstigatorData("0 2 * * *", now().timestamp())
+    data = ScheduleInstigatorData("0 2 * * *", (since or now()).timestamp())
     state = InstigatorState(named, InstigatorType.SCHEDULE, status, data)
     if instance.get_instigator_state(state.instigator_origin_id, state.selector_id) is None:
         instance.add_instigator_state(state)
@@ -69,7 +69,12 @@ def with_cron(settings: Settings, cron: str) -> Settings:
 def test_the_next_night_is_what_the_cron_says_and_none_while_the_schedule_is_off(settings: Settings) -> None:
     with dg.DagsterInstance.local_temp() as instance:
         assert next_night(instance, settings) is None, "it was never turned on"
+        assert on_since(instance) is None
+        began = now()
         turn(instance, InstigatorStatus.RUNNING)
+        since = on_since(instance)
+        assert since is not None
+        assert timedelta(0) <= since - began <= timedelta(minutes=1)
         weekly = next_night(instance, with_cron(settings, "30 4 * * 1"))
         assert weekly is not None
         assert (weekly.weekday(), weekly.hour, weekly.minute) == (0, 4, 30)
@@ -79,6 +84,7 @@ def test_the_next_night_is_what_the_cron_says_and_none_while_the_schedule_is_off
         assert minute - now() <= timedelta(minutes=1)
         turn(instance, InstigatorStatus.STOPPED)
         assert next_night(instance, settings) is None
+        assert on_since(instance) is None
 
 
 def test_the_summary_says_when_the_schedule_is_off(settings: Settings) -> None:

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kai_lab_pipeline.automation import partitions
 from kai_lab_pipeline.automation.partitions import begin_night, retired, sets_found, waiting
 from kai_lab_pipeline.clients.discovery import Lookup
+from kai_lab_pipeline.commands import nightly
 from kai_lab_pipeline.lab.due import Reason
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.spec import CLAIMS
 from kai_lab_pipeline.lab.verdict import Boundary, Verdict
 from kai_lab_pipeline.lab.verdict_record import ClaimVerdict, VerdictRecord
@@ -23,6 +26,7 @@ from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import now
+from kai_lab_pipeline_tests.lab_project import make_project
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -106,6 +110,27 @@ def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
     assert night == nights.last_nightly()
     assert (night.backend, night.records_before) == (settings.lab.backend, 1)
     assert night.could_not_look == ("nvml_mock: no connection",)
+
+
+def test_a_night_that_judges_nothing_is_told_as_such_and_says_first_that_one_was_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))  # so that what the command sets there does not outlive the test
+    project = make_project(tmp_path / "project")
+    nights = Nights(project.settings)
+    pinned = StoredSet(version_set(project.settings.version_set(), {}), {}, {})
+    nights.save(pinned)
+    lost = record(pinned, infrastructure="the registry did not answer")
+    for backend in ("rehearsal", "kind"):
+        nights.add_record(replace(lost, backend=backend))
+    nights.add_nightly(Nightly(now() - timedelta(hours=30), (pinned.version_set.key,)))
+    monkeypatch.setattr(partitions, "look", lambda settings, nights: {})
+    monkeypatch.setattr(nightly, "_run_one", lambda settings, nights, instance, key, out: None)
+    said = project.call("nightly")
+    assert said.code == 3, said.text
+    assert "ALARM: the last nightly is 30 h old" in said.out.partition("[1/1]")[0]
+    assert "ALARM" not in said.out.partition("[1/1]")[2]
+    assert "0 new, 0 broken, 1 not evaluated" in said.out
 
 
 def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.scheduler.instigation import InstigatorStatus
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.versions import mark_gone
@@ -14,12 +16,15 @@ from kai_lab_pipeline.automation.drift import drift_schedule
 from kai_lab_pipeline.automation.staleness import Sync, sync_states
 from kai_lab_pipeline.commands.common import dagster_instance
 from kai_lab_pipeline.definitions import build_definitions
+from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench import lab as lab_module
-from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.state import LabState, now
 from kai_lab_pipeline_tests.lab_project import LabProject, make_project
 from kai_lab_pipeline_tests.test_after_candidate import Clusters
+from kai_lab_pipeline_tests.test_nightly_schedule import turn
 
 
 @pytest.fixture
@@ -124,6 +129,35 @@ def test_a_cluster_that_cannot_be_asked_for_is_not_gone(project: LabProject, clu
     assert "whether there is a cluster could not be asked: kind cannot be asked for its clusters" in text
     assert "gone" not in text
     assert "there is no cluster" not in text
+
+
+def test_a_nightly_that_is_missing_is_told_by_status_itself(project: LabProject, clusters: Clusters) -> None:
+    assert project.call("status", "--json").json["nightly"] is None, "none ever ran, and none is scheduled"
+    nights = Nights(project.settings)
+    nights.add_nightly(Nightly(now() - timedelta(hours=30)))
+    for history in (False, True):
+        if history:
+            project.settings.dagster_home.mkdir()
+        found = project.call("status", "--json").json["nightly"]
+        assert found["alarm"] == "the last nightly is 30 h old: is the daemon running, and the schedule on?"
+        text = project.call("status").out
+        assert f"ALARM: {found['alarm']}" in text
+        assert "no next one is scheduled: the schedule is off." in text
+    nights.add_nightly(Nightly(now()))
+    said = project.call("status")
+    assert "ALARM" not in said.out
+    assert "Last nightly ran at" in said.out
+
+
+def test_status_tells_of_a_schedule_that_is_on_and_never_ran(project: LabProject, clusters: Clusters) -> None:
+    with dagster_instance(project.settings) as instance:
+        turn(instance, InstigatorStatus.RUNNING)
+    found = project.call("status", "--json").json["nightly"]
+    assert (found["last"], found["alarm"]) == (None, "")
+    assert found["next_at"] is not None
+    with dagster_instance(project.settings) as instance:
+        turn(instance, InstigatorStatus.RUNNING, since=now() - timedelta(hours=27))
+    assert "no nightly has run yet, although the schedule is on since" in project.call("status").out
 
 
 def test_the_drift_watch_says_that_it_could_not_ask(

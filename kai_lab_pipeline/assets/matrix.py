@@ -1,10 +1,15 @@
 """The version matrix: which version broke which claim, over all nights."""
 
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+)
 from dagster._utils.schedules import cron_string_iterator
 
 from kai_lab_pipeline.assets.group import Group
@@ -40,7 +45,9 @@ def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
     def version_matrix(context: dg.AssetExecutionContext, lab: LabResource) -> dg.MaterializeResult[Any]:
         with told():
             settings = lab.settings()
-            matrix, summary, files = write_matrix_now(settings, next_at=next_night(context.instance, settings))
+            matrix, summary, files = write_matrix_now(
+                settings, next_at=next_night(context.instance, settings), on_since=on_since(context.instance)
+            )
             notices = send_notices(settings, Nights(settings), matrix)
         for line in notices.failed:
             context.log.warning(line)
@@ -62,9 +69,21 @@ def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
 
 def next_night(instance: dg.DagsterInstance, settings: Settings) -> datetime | None:
     """When the schedule `nightly` runs next, by its cron; None while it is off."""
+    if _turned_on(instance) is None:
+        return None
+    return next(cron_string_iterator(now().timestamp(), settings.nightly.cron, ZONE))
+
+
+def on_since(instance: dg.DagsterInstance) -> datetime | None:
+    """When the schedule `nightly` was turned on; None while it is off, or where Dagster does not know."""
+    state = _turned_on(instance)
+    data = state.instigator_data if state is not None else None
+    started = data.start_timestamp if isinstance(data, ScheduleInstigatorData) else None
+    return None if started is None else datetime.fromtimestamp(started, tz=timezone.utc)
+
+
+def _turned_on(instance: dg.DagsterInstance) -> InstigatorState | None:
     if instance.schedule_storage is None:
         return None  # an instance without a daemon's storage, in which nothing can be scheduled
     states = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
-    if not any(s.instigator_name == SCHEDULE and s.status is InstigatorStatus.RUNNING for s in states):
-        return None
-    return next(cron_string_iterator(now().timestamp(), settings.nightly.cron, ZONE))
+    return next((s for s in states if s.instigator_name == SCHEDULE and s.status is InstigatorStatus.RUNNING), None)

@@ -11,13 +11,13 @@ from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
 from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with
 from kai_lab_pipeline.commands.follow import is_interrupt
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline.lab.morning import Summary
+from kai_lab_pipeline.lab.morning import Summary, alarm
 from kai_lab_pipeline.lab.version_matrix import Matrix
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.adding import add_version_set
 from kai_lab_pipeline.workbench.candidates import clean_up_candidate, own_cluster, write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
-from kai_lab_pipeline.workbench.state import WriteLock
+from kai_lab_pipeline.workbench.state import WriteLock, now
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -45,6 +45,7 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence
 
 
 def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as_json: bool) -> int:
+    from kai_lab_pipeline.assets.matrix import next_night, on_since
     from kai_lab_pipeline.automation.nightly import at_work
     from kai_lab_pipeline.automation.partitions import begin_night, look, not_looked
 
@@ -60,6 +61,9 @@ def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as
         busy = at_work(instance)
         for key in sorted(busy):
             out.print(f"{key}: a run that Dagster shows is at work on it", markup=False)
+        late = alarm(now(), nights.last_nightly(), next_night(instance, settings), on_since(instance))
+        if late:
+            out.print(f"ALARM: {late}", markup=False)
         night = begin_night(settings, nights, busy, not_looked(found))
         matrix, summary = _run_all(settings, nights, instance, night.keys, out)
     _say(settings, nights, matrix, summary, out, as_json=as_json)
@@ -77,7 +81,7 @@ def _tell_killed(settings: Settings, nights: Nights, run: dg.DagsterRun, out: An
 def _run_all(
     settings: Settings, nights: Nights, instance: dg.DagsterInstance, keys: Sequence[str], out: Any
 ) -> tuple[Matrix, Summary]:
-    from kai_lab_pipeline.assets.matrix import next_night
+    from kai_lab_pipeline.assets.matrix import next_night, on_since
     from kai_lab_pipeline.automation.partitions import to_confirm
 
     if keys:
@@ -89,7 +93,7 @@ def _run_all(
         out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
         _run_one(settings, nights, instance, found.version_set.key, out)
     _materialise_matrix(instance, out)
-    matrix, summary, _ = write_matrix_now(settings, next_at=next_night(instance, settings))
+    matrix, summary, _ = write_matrix_now(settings, next_at=next_night(instance, settings), on_since=on_since(instance))
     return matrix, summary
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.commands.common import OK, console, dagster_instance, settings_with
 from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.morning import alarm, said_of_last, said_of_next
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.lab import Lab
-from kai_lab_pipeline.workbench.state import LabState, WriteLock
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.state import LabState, WriteLock, now
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+    from rich.console import Console
 
 _STYLE = {"in sync": "green", "behind": "cyan", "gone": "dim"}
 
@@ -30,14 +38,48 @@ def status_command(*, as_json: bool) -> int:
 def _status(settings: Settings, state: LabState) -> dict[str, Any]:
     lab = Lab(settings, "status", lambda _: None)
     cluster = _cluster(lab)
+    recorded = state.recorded() is not None
+    with _history(settings, needed=recorded) as instance:
+        assets = _assets(settings, lab, cluster, instance) if recorded and instance is not None else []
+        nightly = _nightly(settings, instance)
     return {
         "lab": state.name,
         "backend": settings.lab.backend,
         "folder": str(state.folder),
         "cluster": cluster,
         "writer": WriteLock(state.folder).holder() if state.folder.is_dir() else None,
-        "assets": _assets(settings, lab, cluster) if state.recorded() is not None else [],
+        "assets": assets,
         "report": str(state.latest_report / "report.html") if state.latest_report.is_dir() else None,
+        "nightly": nightly,
+    }
+
+
+@contextmanager
+def _history(settings: Settings, *, needed: bool) -> Iterator[DagsterInstance | None]:
+    """Dagster's history; None where there is none and nothing needs one."""
+    if not needed and not settings.dagster_home.is_dir():
+        yield None
+        return
+    with dagster_instance(settings) as instance:
+        yield instance
+
+
+def _nightly(settings: Settings, instance: DagsterInstance | None) -> dict[str, Any] | None:
+    """The last nightly, the next one, and why one is missing; None where none ever ran and none is scheduled.
+
+    Worked out here and now, because neither the daemon nor a page that was written once can tell that nothing runs.
+    """
+    from kai_lab_pipeline.assets.matrix import next_night, on_since
+
+    last = Nights(settings).last_nightly()
+    next_at = None if instance is None else next_night(instance, settings)
+    if last is None and next_at is None:
+        return None
+    return {
+        "last": None if last is None else last.to_json(),
+        "next_at": None if next_at is None else next_at.isoformat(),
+        "alarm": alarm(now(), last, next_at, None if instance is None else on_since(instance)),
+        "text": f"{said_of_last(last)}, {said_of_next(next_at)}.",
     }
 
 
@@ -58,7 +100,7 @@ def _live(lab: Lab) -> dict[str, Any]:
         return {"answers": False, "error": error.what}
 
 
-def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any]) -> list[dict[str, Any]]:
+def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any], instance: DagsterInstance) -> list[dict[str, Any]]:
     """Each asset's last materialisation and checks from Dagster's history, and what was changed on the cluster since.
 
     Only what was made in this very lab: labs of one project share the history.
@@ -70,27 +112,26 @@ def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any]) -> list[dict[
 
     rows = []
     group = Group("lab", settings)
-    with dagster_instance(settings) as instance:
-        states = sync_states(instance, build_definitions(settings), group)
-        built = materialised_in(last_made_here(instance, group, "cluster"))
-        known = built.metadata.get("incarnation") if built is not None else None
-        drift = live_drift(lab, str(known.value) if known is not None else None, cluster)
-        for name in ASSETS:
-            event = last_made_here(instance, group, name)
-            checks = [check.name for check in CHECKS.get(name, ())]
-            passed = [check for check in checks if passes_here(instance, group, name, check)]
-            rows.append(
-                {
-                    "asset": name,
-                    "materialised_at": event.timestamp if event else None,
-                    "run_id": event.run_id if event else None,
-                    "checks": len(checks),
-                    "passed": len(passed),
-                    "sync": str(states[name].sync),
-                    "reason": states[name].reason,
-                    "drift": drift.get(name, []),
-                }
-            )
+    states = sync_states(instance, build_definitions(settings), group)
+    built = materialised_in(last_made_here(instance, group, "cluster"))
+    known = built.metadata.get("incarnation") if built is not None else None
+    drift = live_drift(lab, str(known.value) if known is not None else None, cluster)
+    for name in ASSETS:
+        event = last_made_here(instance, group, name)
+        checks = [check.name for check in CHECKS.get(name, ())]
+        passed = [check for check in checks if passes_here(instance, group, name, check)]
+        rows.append(
+            {
+                "asset": name,
+                "materialised_at": event.timestamp if event else None,
+                "run_id": event.run_id if event else None,
+                "checks": len(checks),
+                "passed": len(passed),
+                "sync": str(states[name].sync),
+                "reason": states[name].reason,
+                "drift": drift.get(name, []),
+            }
+        )
     return rows
 
 
@@ -110,6 +151,14 @@ def live_drift(lab: Lab, incarnation: str | None, cluster: dict[str, Any]) -> di
         return {asset: [drift.text() for drift in drift_of(lab, asset)] for asset in ASSETS}
     except LabError as error:
         return {"cluster": [f"the cluster cannot be asked: {error.what}"]}
+
+
+def _print_nightly(nightly: dict[str, Any] | None, out: Console) -> None:
+    if nightly is None:
+        return
+    if nightly["alarm"]:
+        out.print(f"[bold red]ALARM[/]: {nightly['alarm']}", soft_wrap=True)
+    out.print(nightly["text"], soft_wrap=True)
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -134,6 +183,7 @@ def _print(found: dict[str, Any]) -> None:
         out.print(
             f"At work: {escape(str(writer.get('purpose')))}, pid {writer.get('pid')}, since {writer.get('since')}"
         )
+    _print_nightly(found["nightly"], out)
     if not found["assets"]:
         out.print("Nothing was materialised yet: kai-lab run")
         return

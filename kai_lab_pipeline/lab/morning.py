@@ -83,6 +83,15 @@ class Summary:
     """Version sets of the last nightly without a verdict; they are tried again."""
     details: tuple[str, ...] = field(default=())
     alarm: str = ""
+    missing_after: datetime | None = None
+    """Later than this without another nightly, one is missing; None where none ever ran and none is scheduled."""
+
+    @property
+    def validity(self) -> str:
+        """A sentence that tells on a page which nobody writes any more that a nightly is missing; may be empty."""
+        if self.missing_after is None:
+            return ""
+        return f"If it is later than {_minute(self.missing_after)} now, a nightly is missing."
 
     def exit_code(self) -> int:
         """Of the last nightly: 1 for a broken claim that nobody excused, 3 where it could not judge or look, else 0."""
@@ -92,11 +101,8 @@ class Summary:
 
     def text(self) -> str:
         lines = [f"ALARM: {self.alarm}"] if self.alarm else []
-        ran = f"Last nightly ran at {self.last.started_at:%Y-%m-%d %H:%M %Z}" if self.last else "No nightly has run yet"
-        off = "no next one is scheduled: the schedule is off"
-        following = f"next at {self.next_at:%Y-%m-%d %H:%M %Z}" if self.next_at else off
         counts = f"{len(self.new)} new, {len(self.broken)} broken, {len(self.not_evaluated)} not evaluated"
-        lines.append(f"{ran.strip()}: {counts}, {following.strip()}.")
+        lines.append(f"{said_of_last(self.last)}: {counts}, {said_of_next(self.next_at)}.")
         return "\n".join([*lines, *self.details])
 
     def to_json(self) -> dict[str, Any]:
@@ -108,12 +114,19 @@ class Summary:
             "not_evaluated": list(self.not_evaluated),
             "details": list(self.details),
             "alarm": self.alarm,
+            "missing_after": self.missing_after.isoformat() if self.missing_after else None,
             "text": self.text(),
         }
 
 
-def morning_summary(matrix: Matrix, *, now: datetime, last: Nightly | None, next_at: datetime | None) -> Summary:
-    """What the last nightly left, judged at `now`. All times carry a time zone."""
+def morning_summary(
+    matrix: Matrix, *, now: datetime, last: Nightly | None, next_at: datetime | None, on_since: datetime | None = None
+) -> Summary:
+    """What the last nightly left, judged at `now`. All times carry a time zone.
+
+    `next_at` is when the schedule runs next, None while it is off; `on_since` when it was turned on, where known.
+    """
+    began = last.started_at if last else on_since if next_at else None
     rows = [row for row in matrix.rows if last is not None and row.version_set.key in last.keys]
     tonight = [row for row in rows if last is not None and last.made(row)]
     judged = {row.version_set.key for row in tonight}
@@ -134,13 +147,21 @@ def morning_summary(matrix: Matrix, *, now: datetime, last: Nightly | None, next
             *_shared(matrix, judged),
             *(last.could_not_look if last else ()),
         ),
-        alarm=_alarm(now, last),
+        alarm=alarm(now, last, next_at, on_since),
+        missing_after=began + ALARM_AFTER if began else None,
     )
 
 
-def _alarm(now: datetime, last: Nightly | None) -> str:
+def alarm(now: datetime, last: Nightly | None, next_at: datetime | None, on_since: datetime | None = None) -> str:
+    """Why a nightly is missing at `now`, or the clock is wrong; empty where all is in order.
+
+    A schedule that was turned on has as long for its first nightly as there may be between two.
+    """
     if last is None:
-        return ""
+        if next_at is None or (on_since is not None and now - on_since <= ALARM_AFTER):
+            return ""
+        since = f" since {_minute(on_since)}" if on_since is not None else ""
+        return f"no nightly has run yet, although the schedule is on{since}: is the daemon running?"
     age = now - last.started_at
     if age < timedelta(0):
         return f"the last nightly began at {last.started_at:%Y-%m-%d %H:%M}, which is later than now: check the clock."
@@ -148,6 +169,18 @@ def _alarm(now: datetime, last: Nightly | None) -> str:
         hours = int(age.total_seconds() // 3600)
         return f"the last nightly is {hours} h old: is the daemon running, and the schedule on?"
     return ""
+
+
+def said_of_last(last: Nightly | None) -> str:
+    return f"Last nightly ran at {_minute(last.started_at)}" if last else "No nightly has run yet"
+
+
+def said_of_next(next_at: datetime | None) -> str:
+    return f"next at {_minute(next_at)}" if next_at else "no next one is scheduled: the schedule is off"
+
+
+def _minute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M %Z}".strip()
 
 
 def _details(rows: list[Row]) -> list[str]:

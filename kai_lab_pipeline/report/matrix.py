@@ -242,6 +242,8 @@ def render_matrix_markdown(matrix: Matrix, summary: Summary, evidence_base: str 
     if _notice(matrix):
         lines += [f"**{_notice(matrix)}.**", ""]
     lines += [markdown(one_line(line, MAX_SENTENCE)) + "  " for line in summary.text().splitlines()]
+    if summary.validity:
+        lines += ["", markdown(summary.validity)]
     findings = _findings(matrix, evidence_base)
     if findings:
         lines += ["", "## What broke", ""]
@@ -298,6 +300,7 @@ def render_matrix_html(matrix: Matrix, summary: Summary, evidence_base: str = ""
         notice=_notice(matrix),
         tone="bad" if failed or summary.alarm else "unknown" if waiting else "good",
         headline=one_line(headline, MAX_SENTENCE),
+        validity=summary.validity,
         details=[one_line(line, MAX_SENTENCE) for line in details],
         findings=_findings(matrix, evidence_base),
         news=[one_line(line, MAX_SENTENCE) for line in matrix.news()],

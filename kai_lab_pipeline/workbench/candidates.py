@@ -155,13 +155,15 @@ def clean_up_candidate(project: Settings, stored: StoredSet, *, broken: bool) ->
         lab.release()
 
 
-def write_matrix_now(settings: Settings, *, next_at: datetime | None) -> tuple[Matrix, Summary, MatrixFiles]:
+def write_matrix_now(
+    settings: Settings, *, next_at: datetime | None, on_since: datetime | None = None
+) -> tuple[Matrix, Summary, MatrixFiles]:
     """Make the version matrix and the morning summary from the durable store, and write them.
 
-    `next_at` is when the schedule runs next, with time zone; None while it is off.
+    `next_at` is when the schedule runs next, with time zone, None while it is off; `on_since` when it was turned on.
     """
     nights = Nights(settings)
     diffs = {key: stored.diff for key, stored in nights.sets().items() if stored.diff}
     matrix = build_matrix(nights.records(), settings.version_set(), diffs)
-    summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=next_at)
+    summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=next_at, on_since=on_since)
     return matrix, summary, write_matrix(matrix, summary, nights.folder / "matrix", evidence_base="../..")
