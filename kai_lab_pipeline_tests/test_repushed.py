@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import pytest
+from rich.console import Console
 
+from kai_lab_pipeline.automation import nightly
+from kai_lab_pipeline.automation.nightly import new_chart_versions_sensor
 from kai_lab_pipeline.automation.partitions import look, waiting
+from kai_lab_pipeline.clients.digests import ChartAt, Digests, digests_of
+from kai_lab_pipeline.clients.discovery import Lookup
+from kai_lab_pipeline.commands.versions import discover, print_versions
 from kai_lab_pipeline.lab.due import Reason
 from kai_lab_pipeline.lab.version_sets import version_set
-from kai_lab_pipeline.rehearsal.registry import RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY, NVML_MOCK_REPOSITORY
 from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench.adding import add_version_set
@@ -54,6 +64,20 @@ def night(settings: Settings, nights: Nights) -> dict[str, Reason]:
     for one in due:
         nights.add_record(record(nights.load(one.version_set.key)))
     return {one.version_set.key: one.reason for one in due}
+
+
+def sensor_says(settings: Settings, instance: dg.DagsterInstance) -> str:
+    tick = new_chart_versions_sensor(settings)(dg.build_sensor_context(instance=instance))
+    assert isinstance(tick, dg.SensorResult)
+    assert tick.skip_reason is not None
+    return tick.skip_reason.skip_message or ""
+
+
+class Dangling(dict[str, bytes]):
+    """Manifests of a repository that lists v0.19.0 and has lost what it points at."""
+
+    def get(self, tag: str, default: Any = None) -> Any:
+        return default if tag == "v0.19.0" else super().get(tag, default)
 
 
 def with_version(nights: Nights, component: str, version: str) -> set[str]:
@@ -132,3 +156,81 @@ def test_only_the_comparison_of_the_chart_that_changed_is_dropped(
     push_again(registry, NVML_MOCK_REPOSITORY, "0.4.0")
     look(settings, nights)
     assert nights.load(both).diff == "diff of kai_scheduler"
+
+
+def test_a_chart_pushed_again_is_told_until_it_is_judged_again(
+    settings: Settings, nights: Nights, registry: RehearsalRegistry
+) -> None:
+    night(settings, nights)
+    assert discover(settings)["components"]["kai_scheduler"]["repushed"] == []
+    push_again(registry, KAI_REPOSITORY, "v0.18.2")
+    for _ in range(2):  # the sensor looks every hour
+        with dg.DagsterInstance.ephemeral() as instance:
+            assert "; pushed again with other content: v0.18.2" in sensor_says(settings, instance)
+        answer = discover(settings)["components"]
+        assert {component: found["repushed"] for component, found in answer.items()} == {
+            "nvml_mock": [],
+            "kai_scheduler": ["v0.18.2"],
+            "kai_resource_isolator": [],
+        }
+    out = io.StringIO()
+    assert print_versions(settings, False, Console(file=out, width=200)) == 0
+    assert "kai_scheduler: pushed again with other content: v0.18.2." in out.getvalue()
+    night(settings, nights)
+    assert discover(settings)["components"]["kai_scheduler"]["repushed"] == []
+
+
+def test_a_tag_without_a_manifest_costs_its_own_digest_and_nothing_else(
+    settings: Settings, nights: Nights, registry: RehearsalRegistry
+) -> None:
+    registry.manifests[KAI_REPOSITORY] = Dangling(registry.manifests[KAI_REPOSITORY])
+    found = look(settings, nights)["kai_scheduler"]
+    assert found.newer == ("v0.18.2", "v0.19.0")
+    assert found.error is None
+    assert "not known whether pushed again: v0.19.0 (Looking up the digest of v0.19.0" in found.sentence
+    [one, _] = [
+        stored
+        for stored in nights.sets().values()
+        if stored.version_set.versions["kai_scheduler"] == "v0.19.0" and len(stored.version_set.moved) == 1
+    ]
+    assert "kai_scheduler" not in one.digests
+    assert one.digests["nvml_mock"].startswith("sha256:")
+
+
+def test_thousands_of_tags_are_not_waited_for(settings: Settings, registry: RehearsalRegistry) -> None:
+    reference = settings.charts.kai_scheduler.chart
+    charts = [ChartAt(reference, f"v0.{n // 100}.{n % 100}") for n in range(10_000)]
+    found = digests_of(settings, charts, seconds=-1)
+    assert len(found.unknown) == 10_000
+    assert registry.requests == []
+    said = Lookup("kai_scheduler", "v0.17.0", reference, undigested={one.version: "late" for one in charts}).sentence
+    assert "v0.0.0, v0.0.1, v0.0.2 and 9997 more (late)" in said
+
+
+def test_a_registry_that_has_failed_is_asked_for_no_more_digests(
+    settings: Settings, registry: RehearsalRegistry
+) -> None:
+    kai, nvml = (settings.charts.by_component()[name].chart for name in ("kai_scheduler", "nvml_mock"))
+    registry.faults[KAI_REPOSITORY] = Fault("forbidden")
+    charts = [ChartAt(kai, "v0.18.2"), ChartAt(nvml, "0.4.0"), *(ChartAt(kai, f"v0.18.{n}") for n in range(90))]
+    found = digests_of(settings, charts)
+    assert list(found.known) == [ChartAt(nvml, "0.4.0")]
+    assert all("access is denied" in reason for reason in found.unknown.values())
+    assert sum("kai-scheduler/manifests" in request for request in registry.requests) <= 8, "one per worker"
+    before = len(registry.requests)
+    assert digests_of(settings, charts[:1], silent=[kai]) == Digests({}, {})
+    assert len(registry.requests) == before
+
+
+def test_a_look_that_takes_too_long_costs_no_tick(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def forever(*_: object) -> dict[str, Lookup]:
+        over.wait(60)
+        return {}
+
+    monkeypatch.setattr(nightly, "look", forever)
+    monkeypatch.setattr(nightly, "LOOK_S", 0.01)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert "could not look: the registries were not asked through within 0.01 s" in sensor_says(settings, instance)
+    over.set()

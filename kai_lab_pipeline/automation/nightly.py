@@ -17,10 +17,10 @@ from kai_lab_pipeline.automation.partitions import (
     look,
     not_looked,
     retired,
-    sets_found,
     to_confirm,
 )
 from kai_lab_pipeline.automation.unfinished import close_unfinished
+from kai_lab_pipeline.clients.discovery import Lookup
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.settings import SETTINGS_FILE, Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.candidates import own_cluster
@@ -66,13 +66,12 @@ def new_chart_versions_sensor(settings: Settings) -> dg.SensorDefinition:
         try:
             fresh = load_settings(settings.root)
             nights = Nights(fresh)
-            before = set(context.instance.get_dynamic_partitions(VERSION_SETS.name or ""))
-            found = look(fresh, nights)
-            keys = (stored.version_set.key for stored in sets_found(fresh, found))
-            new = [key for key in keys if key not in before]
+            found, failed = _looked(fresh, nights)
+            there = {*context.instance.get_dynamic_partitions(VERSION_SETS.name or ""), *retired(fresh, nights)}
+            new = [key for key in nights.sets() if key not in there]
         except MENDABLE as error:
             return dg.SkipReason(as_lab_error(error).text())
-        said = "; ".join(f"{component}: {lookup.sentence}" for component, lookup in found.items())
+        said = "; ".join(f"{component}: {lookup.sentence}" for component, lookup in found.items()) or "; ".join(failed)
         context.log.info(said)
         reason = f"added {', '.join(new)}. {said}" if new else said
         requests = [VERSION_SETS.build_add_request(new)] if new else []
@@ -163,7 +162,7 @@ def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Night
     nights = Nights(settings)
     if nights.folder.is_dir():
         WriteLock(nights.folder).check_free()  # `kai-lab nightly` is at it: the same versions must not be built twice
-    failed = _could_not_look(settings, nights)
+    _, failed = _looked(settings, nights)
     close_unfinished(context.instance)
     busy = at_work(context.instance)
     for key in retired(settings, nights):
@@ -173,17 +172,18 @@ def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Night
     return begin_night(settings, nights, busy, failed)
 
 
-def _could_not_look(settings: Settings, nights: Nights) -> tuple[str, ...]:
-    """Look for new versions as a night does; sentences about what could not be looked up, which costs no night."""
+def _looked(settings: Settings, nights: Nights) -> tuple[dict[str, Lookup], tuple[str, ...]]:
+    """What there is of new versions, and sentences about what could not be looked up, which costs no night."""
 
-    def ask() -> tuple[str, ...]:
+    def ask() -> tuple[dict[str, Lookup], tuple[str, ...]]:
         try:
-            return not_looked(look(settings, nights))
+            found = look(settings, nights)
         except MENDABLE as error:
-            return (f"could not look: {as_lab_error(error).what}",)
+            return {}, (f"could not look: {' '.join(as_lab_error(error).text().split())}",)
+        return found, not_looked(found)
 
-    answer = within(LOOK_S, ask)
-    return (f"could not look: the registries were not asked through within {LOOK_S:g} s",) if answer is None else answer
+    late = f"could not look: the registries were not asked through within {LOOK_S:g} s"
+    return within(LOOK_S, ask) or ({}, (late,))
 
 
 def at_work(instance: dg.DagsterInstance) -> set[str]:

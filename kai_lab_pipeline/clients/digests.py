@@ -54,7 +54,7 @@ def digests_of(
     wanted = list(dict.fromkeys(charts))
     asked = [chart for chart in wanted if chart.reference.startswith(OCI) and chart.reference not in silent]
     known = {chart: content for chart in wanted if (content := _content(settings, chart))}
-    failed = dict.fromkeys(silent, "")
+    failed: dict[str, str] = {}
     unknown: dict[ChartAt, str] = {}
     until = time.monotonic() + seconds
 

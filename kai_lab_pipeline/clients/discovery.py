@@ -48,11 +48,14 @@ class Lookup:
         if self.error is not None:
             return f"could not look: {self.error.what}"
         parts = [self.note] if self.versions is None else self._found(self.versions)
-        if self.repushed:
-            parts.append(f"pushed again with other content: {', '.join(self.repushed)}")
-        if self.undigested:
-            parts.append(f"not known whether pushed again: {_reasons(self.undigested)}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.content])
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """What is to be told about charts that have other content under the same version."""
+        again = f"pushed again with other content: {', '.join(self.repushed)}"
+        unknown = f"not known whether pushed again: {_reasons(self.undigested)}"
+        return (*([again] if self.repushed else []), *([unknown] if self.undigested else []))
 
     def _found(self, found: ComponentVersions) -> list[str]:
         parts = [f"new: {', '.join(found.newer)}" if found.newer else "nothing new"]

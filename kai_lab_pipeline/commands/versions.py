@@ -13,6 +13,8 @@ from kai_lab_pipeline.commands.common import settings_with
 from kai_lab_pipeline.lab.versions import Excluded
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.chart_comparison import with_registry
+from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.set_digests import look_at, with_content
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +28,7 @@ def discover(settings: Settings) -> dict[str, Any]:
 
     Raises WrongUse for settings that cannot be asked with; a lookup that failed is part of the answer.
     """
-    return _as_json(look_up(settings), look_up_git(settings))
+    return _as_json(_look(settings), look_up_git(settings))
 
 
 def versions_command(*, as_json: bool) -> int:
@@ -37,7 +39,7 @@ def versions_command(*, as_json: bool) -> int:
 
 def print_versions(settings: Settings, as_json: bool, console: Console | None = None) -> int:
     """Print the versions; 0, or 3 when at least one lookup failed. Raises WrongUse."""
-    found = look_up(settings)
+    found = _look(settings)
     git = look_up_git(settings)
     if as_json:
         json.dump(_as_json(found, git), sys.stdout, indent=2)
@@ -46,6 +48,12 @@ def print_versions(settings: Settings, as_json: bool, console: Console | None = 
         _print(found, git, console)
     asked = [*found.values(), *git.values()]
     return 3 if any(lookup.error is not None for lookup in asked) else 0
+
+
+def _look(settings: Settings) -> dict[str, Lookup]:
+    """What the registries have, with what was pushed again of the version sets that nights have stored."""
+    nights, found = Nights(settings), look_up(settings)
+    return with_content(settings, nights, found, look_at(settings, found, nights.sets().values()))
 
 
 def _as_json(found: Mapping[str, Lookup], git: Mapping[str, Lookup]) -> dict[str, Any]:
@@ -76,6 +84,8 @@ def _print(found: Mapping[str, Lookup], git: Mapping[str, Lookup], console: Cons
         elif lookup.versions is not None and not lookup.versions.same:
             warning = f"\n{component}: the pinned {lookup.pinned} is not at {lookup.source} any more."
             console.print(Text(_plain(warning, keep_lines=True), "yellow"))
+        for sentence in lookup.content:
+            console.print(Text(_plain(f"\n{component}: {sentence}.", keep_lines=True), "yellow"))
 
 
 def _cells(lookup: Lookup) -> list[tuple[str, str]]:
