@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kai_lab_pipeline.lab.scenarios import SCENARIOS
 from kai_lab_pipeline.lab.spec import CHECKS, RELEASED, VALUES_HAVE_EFFECT, Expectations
 from kai_lab_pipeline.lab.verdict import Excuse
+from kai_lab_pipeline.lab.versions import normalized
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -252,7 +253,9 @@ class Settings(_Section):
         return {
             entry.check: Excuse(entry.reason, entry.until.isoformat())
             for entry in self.excuses
-            if all(versions.get(component) == version for component, version in entry.versions.items())
+            if all(
+                normalized(versions.get(name, "")) == normalized(version) for name, version in entry.versions.items()
+            )
         }
 
 

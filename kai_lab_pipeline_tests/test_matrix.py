@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import pytest
 
 from kai_lab_pipeline.lab.attribution import Cell, Kind
-from kai_lab_pipeline.lab.due import due
+from kai_lab_pipeline.lab.due import Reason, due
 from kai_lab_pipeline.lab.morning import Nightly, morning_summary
 from kai_lab_pipeline.lab.own_builds import called
 from kai_lab_pipeline.lab.spec import CLAIMS
@@ -295,8 +296,29 @@ def test_a_lost_night_between_changes_nothing() -> None:
     assert (found.kind, found.since) == (Kind.HELD, FIRST_NIGHT)
 
 
+KNOWN = Excuse("renamed value", "2026-12-01")
+
+
+@pytest.mark.parametrize(
+    ("today", "kind", "code"),
+    [("2026-12-01", Kind.EXCUSED, 0), ("2026-12-02", Kind.REGRESSION, 1)],
+)
+def test_an_excuse_that_has_ended_counts_no_more(today: str, kind: Kind, code: int) -> None:
+    claims = {claim.id: ClaimVerdict(Verdict.HELD) for claim in CLAIMS}
+    claims[7] = ClaimVerdict(Verdict.BROKEN, KNOWN, checks=("a.b",), message="known")
+    history = [record({}), *(record(KAI_18, night=number, claims=claims) for number in range(2))]
+    matrix = build_matrix(history, PINNED, today=date.fromisoformat(today))
+    found = cell(matrix, KAI_18, 7)
+    assert (found.kind, exit_code(matrix)) == (kind, code)
+    assert "until 2026-12-01 (renamed value)" in found.sentence
+    assert len(matrix.regressions()) == code
+    once = build_matrix(history[:2], PINNED, today=date.fromisoformat(today))
+    found_due = due([version_set(PINNED, KAI_18)], once, backend="rehearsal")
+    assert [one.reason for one in found_due] == [Reason.RERUN] * code, "once more, since it counts as broken now"
+
+
 def test_excused_and_passing_unexpectedly() -> None:
-    excused = {7: ClaimVerdict(Verdict.BROKEN, excused=True, checks=("a.b",), message="known")}
+    excused = {7: ClaimVerdict(Verdict.BROKEN, KNOWN, checks=("a.b",), message="known")}
     claims = {claim.id: ClaimVerdict(Verdict.HELD) for claim in CLAIMS} | excused
     matrix = build_matrix([record({}), record(KAI_18, claims=claims, unexpected_passes=("a.c",))], PINNED)
     assert cell(matrix, KAI_18, 7).kind is Kind.EXCUSED
@@ -326,6 +348,34 @@ def test_250_version_sets_stay_quick() -> None:
     matrix = build_matrix(history, PINNED)
     assert time.process_time() - began < 8
     assert len(matrix.regressions()) == 1
+
+
+def test_a_record_of_before_that_names_no_end_of_its_excuse_is_readable_and_excuses_nothing() -> None:
+    data = record(KAI_18, [7]).to_json()
+    data["claims"]["7"]["excused"] = True
+    data["claims"]["1"]["excused"] = False
+    old = VerdictRecord.from_json(data)
+    assert (old.claims[7].excused, old.claims[1].excused) == (None, None)
+    assert cell(build_matrix([record({}), old], PINNED), KAI_18, 7).kind is Kind.REGRESSION
+    data["claims"]["7"]["excused"] = {"reason": "x", "until": "soon"}
+    with pytest.raises(ValueError, match="soon"):
+        VerdictRecord.from_json(data)
+
+
+def test_several_excuses_of_one_claim_count_until_the_first_of_them_ends() -> None:
+    def check(name: str, excuse: Excuse | None) -> CheckResult:
+        return CheckResult("kai_release", name, broken("a", "b", f"{name} is gone."), excuse)
+
+    early, late = Excuse("first", "2026-12-01"), Excuse("second", "2027-12-01")
+    both = (check("values_have_effect", late), check("hamicore_enabled", early))
+    empty = Judgement("rehearsal", PINNED, Boundary.EXPECTED, ())
+    made = record_of(empty, version_set(PINNED, KAI_18), at=FIRST_NIGHT, run_id="r", values=both)
+    assert made.values is not None
+    assert made.values.excused == Excuse("second; first", "2026-12-01")
+    one_without = (*both, check("other", None))
+    made = record_of(empty, version_set(PINNED, KAI_18), at=FIRST_NIGHT, run_id="r", values=one_without)
+    assert made.values is not None
+    assert (made.values.excused, made.values.message) == (None, "other is gone.")
 
 
 def test_records_survive_json() -> None:
@@ -367,9 +417,11 @@ def test_a_record_of_a_judgement(excused: bool) -> None:
         run_id="r1",
         excuses={held_anyway: Excuse("x", "2027-01-01")},
     )
+    excuse = Excuse("renamed value", "2027-01-01") if excused else None
     assert found.claims[7] == ClaimVerdict(
-        Verdict.BROKEN, excused, (CLAIMS[6].checks[1],), "The runtime class is missing."
+        Verdict.BROKEN, excuse, (CLAIMS[6].checks[1],), "The runtime class is missing."
     )
+    assert VerdictRecord.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert found.claims[8].verdict is Verdict.NOT_EVALUATED
     assert found.claims[1] == ClaimVerdict(Verdict.HELD)
     assert found.unexpected_passes == (held_anyway,)
@@ -575,7 +627,7 @@ def test_charts_that_could_not_be_compared_leave_the_verdict_of_the_claims() -> 
 
 
 def test_a_dead_value_that_is_excused_is_told_and_makes_nothing_red() -> None:
-    excused = replace(dead(), excused=True)
+    excused = replace(dead(), excused=KNOWN)
     matrix = build_matrix([record({}, values=ALIVE), record(KAI_18, values=excused)], PINNED)
     assert row_of(matrix, KAI_18).state is Kind.EXCUSED
     assert exit_code(matrix) == 0
@@ -589,7 +641,7 @@ def test_values_are_rolled_up_and_survive_the_store() -> None:
     )
     judgement = Judgement("rehearsal", PINNED, Boundary.EXPECTED, ())
     made = record_of(judgement, version_set(PINNED, KAI_18), at=FIRST_NIGHT, run_id="r", values=checks)
-    assert made.values == ClaimVerdict(Verdict.BROKEN, False, ("kai_release.values_have_effect",), "x no longer exists")
+    assert made.values == ClaimVerdict(Verdict.BROKEN, None, ("kai_release.values_have_effect",), "x no longer exists")
     assert VerdictRecord.from_json(made.to_json()) == made
     older = {key: value for key, value in made.to_json().items() if key != "values"}
     assert VerdictRecord.from_json(older).values is None

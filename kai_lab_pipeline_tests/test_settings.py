@@ -103,6 +103,7 @@ def test_excuses_apply_to_their_versions_and_name_known_checks(project: Path) ->
     file.write_text(file.read_text() + entry + 'versions = {kai_scheduler = "v0.20.1"}\n')
     settings = load_settings(project, environ={})
     assert settings.excuses_on({"kai_scheduler": "v0.17.0"}) == {}
+    assert settings.excuses_on({"kai_scheduler": "0.20.1"}) == settings.excuses_on({"kai_scheduler": "v0.20.1"})
     assert settings.excuses_on({"kai_scheduler": "v0.20.1"})["whole_gpu_pod.whole_gpu_running"].until == "2027-01-01"
     file.write_text(file.read_text().replace("whole_gpu_running", "whole_gpu_runs"))
     with pytest.raises(SettingsError, match="no check is named"):

@@ -102,7 +102,7 @@ def waiting(settings: Settings, nights: Nights) -> list[Due]:
     """What is due on this backend, what was never tried first; the pinned set is the baseline."""
     stored = _stored(settings, nights)
     sets = sorted((one.version_set for one in stored.values()), key=sort_key)
-    matrix = build_matrix(nights.records(), settings.version_set())
+    matrix = build_matrix(nights.records(), settings.version_set(), today=now().date())
     digests = {key: one.digests for key, one in stored.items()}
     first = {key: one.first_digests for key, one in stored.items()}
     return list(due(sets, matrix, backend=settings.lab.backend, digests=digests, first_digests=first))

@@ -7,30 +7,19 @@ were written, which decides; their clock times are only shown, because clocks ju
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
-from kai_lab_pipeline.lab.own_builds import is_own_build
 from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import Boundary, Verdict
 from kai_lab_pipeline.lab.verdict_record import VALUES, ClaimVerdict, Subject, VerdictRecord
+from kai_lab_pipeline.lab.version_order import place_in_line
 from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, moved_components
-from kai_lab_pipeline.lab.versions import (
-    RULES,
-    TagKind,
-    VersionKey,
-    component_rules,
-    component_suffix,
-    normalized,
-    tag_kind,
-    version_key,
-)
+from kai_lab_pipeline.lab.versions import VersionKey, normalized
 
 BOUNDARY_CLAIM = 8
-_RELEASES = frozenset({TagKind.STABLE, TagKind.PRE_RELEASE, TagKind.FIPS})
 
 
 class Kind(str, Enum):
@@ -160,7 +149,8 @@ class _Step(NamedTuple):
 class CellJudge:
     """Makes one cell: the latest verdict, and what the other histories say about where it comes from."""
 
-    def __init__(self, history: History, peers: Sequence[History], claim: Subject) -> None:
+    def __init__(self, history: History, peers: Sequence[History], claim: Subject, today: date | None = None) -> None:
+        self.today = today
         self.history = history
         self.peers = peers
         self.claim = claim
@@ -180,8 +170,22 @@ class CellJudge:
                 return make(Kind.FLAKE, f"Held when it was run again; {was}.")
             kind = Kind.NOT_REACHABLE if current.verdict is Verdict.NOT_REACHABLE else Kind.HELD
             return make(kind, f"{str(kind).capitalize()} since {_when(streak[0][0])}.")
-        if current.excused:
-            return make(Kind.EXCUSED, f"Broken, and excused in lab.toml: {current.message}")
+        excuse = current.excused
+        if excuse is None:
+            return self._broken(latest, streak, before, make)
+        if excuse.counts(self.today):
+            why = f"excused in lab.toml until {excuse.until} ({excuse.reason})"
+            return make(Kind.EXCUSED, f"Broken, and {why}: {current.message}")
+        cell = self._broken(latest, streak, before, make)
+        return replace(cell, sentence=f"{cell.sentence} It was excused until {excuse.until} ({excuse.reason}).")
+
+    def _broken(
+        self,
+        latest: VerdictRecord,
+        streak: Sequence[tuple[VerdictRecord, ClaimVerdict]],
+        before: tuple[VerdictRecord, ClaimVerdict] | None,
+        make: Callable[..., Cell],
+    ) -> Cell:
         if self.claim == BOUNDARY_CLAIM and latest.boundary is Boundary.CROSSED and latest.crossing is None:
             return make(Kind.BOUNDARY_MOVED, "The shared pod runs although nobody set up a crossing.")
         if before is not None:
@@ -377,20 +381,6 @@ class CellJudge:
 def _peer_ref(peer: History, component: str) -> VersionRef:
     latest = peer.records[-1]
     return VersionRef(component, peer.version_set.versions[component], latest.key, latest.at, latest.evidence)
-
-
-@lru_cache(maxsize=4096)
-def place_in_line(component: str, version: str, pinned: str) -> VersionKey | None:
-    """Where a version stands among the older and newer ones of its component; None for one that stands aside.
-
-    Releases and pre-releases have a place. Commit builds, builds of one's own, retracted versions and what is no
-    version at all have none: semver may rank them, but says nothing about what was made from what.
-    """
-    if is_own_build(version):
-        return None
-    if component in RULES and tag_kind(component_rules(component, pinned), version)[0] not in _RELEASES:
-        return None
-    return version_key(version, component_suffix(component))
 
 
 def _when(record: VerdictRecord) -> str:

@@ -50,7 +50,7 @@ def due(
     tried = {row.version_set.key: row for row in matrix.rows if row.backend == backend}
     # An attempt that gave no verdict must not hide what the one before it left to be confirmed.
     attempts = (record for row in tried.values() for record in row.records if record.judged)
-    judged = {row.version_set.key: row for row in build_matrix(attempts, matrix.pinned).rows}
+    judged = {row.version_set.key: row for row in build_matrix(attempts, matrix.pinned, today=matrix.today).rows}
     now, first = digests or {}, first_digests or {}
 
     def pushed_again(candidate: VersionSet) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def judge(
     """
     excuses = excuses or {}
     findings = {name: _finding(name, evidence, expectations) for name in CHECK_FUNCTIONS if _in(name, only)}
-    shut = tuple(gate for gate in gates if gate not in excuses or not _still(excuses[gate], today))
+    shut = tuple(gate for gate in gates if gate not in excuses or not excuses[gate].counts(today))
     behind = _Gates(evidence, expectations, shut, findings, blocked or {})
     claims, notes = [], list(evidence.notes)
     for claim in CLAIMS:
@@ -176,9 +176,5 @@ def _in(name: str, only: Container[str] | None) -> bool:
 
 def _result(name: str, finding: Finding, excuse: Excuse | None, today: date | None) -> CheckResult:
     asset, _, check = name.partition(".")
-    counts = excuse is not None and finding.verdict is Verdict.BROKEN and _still(excuse, today)
+    counts = excuse is not None and finding.verdict is Verdict.BROKEN and excuse.counts(today)
     return CheckResult(asset, check, finding, excuse if counts else None)
-
-
-def _still(excuse: Excuse, today: date | None) -> bool:
-    return today is None or today <= date.fromisoformat(excuse.until)

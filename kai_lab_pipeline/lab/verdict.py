@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 from typing import Any
 
@@ -70,6 +71,13 @@ class Excuse:
     until: str
     """RFC 3339 full-date; the excuse no longer counts after this day."""
 
+    def counts(self, today: date | None) -> bool:
+        """Whether it still does on a day; with None as if it were its last one."""
+        return today is None or today <= date.fromisoformat(self.until)
+
+    def to_json(self) -> dict[str, str]:
+        return {"reason": self.reason, "until": self.until}
+
 
 @dataclass(frozen=True)
 class CheckResult:
@@ -99,7 +107,7 @@ class CheckResult:
             "message": self.finding.message,
         }
         if self.excused is not None:
-            out["excused"] = {"reason": self.excused.reason, "until": self.excused.until}
+            out["excused"] = self.excused.to_json()
         return out
 
 

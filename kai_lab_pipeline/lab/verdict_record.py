@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal
 
 from kai_lab_pipeline.lab.evidence import parse_time
@@ -17,8 +17,8 @@ class ClaimVerdict:
     """One claim as it came out, and the checks that decided it."""
 
     verdict: Verdict
-    excused: bool = False
-    """Every broken check has a valid excuse in lab.toml."""
+    excused: Excuse | None = None
+    """Where every broken check had an excuse in lab.toml: their reasons, and until when all of them count."""
     checks: tuple[str, ...] = ()
     """``asset.check`` of what broke or was not evaluated."""
     message: str = ""
@@ -27,20 +27,28 @@ class ClaimVerdict:
     def to_json(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict.value,
-            "excused": self.excused,
+            "excused": None if self.excused is None else self.excused.to_json(),
             "checks": list(self.checks),
             "message": self.message,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ClaimVerdict:
-        """The inverse of `to_json`. Raises KeyError or ValueError on something else."""
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on something else.
+
+        Records of an older version say only that something was excused. Without a day until when, it does not count.
+        """
+        excuse = data.get("excused")
         return cls(
             Verdict(data["verdict"]),
-            bool(data.get("excused", False)),
+            None if excuse is None or isinstance(excuse, bool) else _excuse(excuse),
             tuple(data.get("checks", ())),
             str(data.get("message", "")),
         )
+
+
+def _excuse(data: Mapping[str, Any]) -> Excuse:
+    return Excuse(str(data["reason"]), date.fromisoformat(data["until"]).isoformat())
 
 
 Subject = int | Literal["values"]
@@ -167,9 +175,17 @@ def record_of(
 
 def _rolled_up(verdict: Verdict, checks: Sequence[CheckResult]) -> ClaimVerdict:
     deciding = [check for check in checks if check.verdict is verdict]
-    excused = verdict is Verdict.BROKEN and all(check.excused is not None for check in deciding)
     if verdict not in (Verdict.BROKEN, Verdict.NOT_EVALUATED) or not deciding:
         return ClaimVerdict(verdict)
     blamed = [check for check in deciding if check.excused is None] or deciding
     names = tuple(check.name for check in deciding)
-    return ClaimVerdict(verdict, excused, names, blamed[0].finding.message)
+    return ClaimVerdict(verdict, _together(deciding), names, blamed[0].finding.message)
+
+
+def _together(checks: Sequence[CheckResult]) -> Excuse | None:
+    """One excuse for all that broke; None where something has none."""
+    excuses = [check.excused for check in checks if check.excused is not None]
+    if len(excuses) < len(checks):
+        return None
+    reasons = "; ".join(dict.fromkeys(excuse.reason for excuse in excuses))
+    return Excuse(reasons, min(excuse.until for excuse in excuses))

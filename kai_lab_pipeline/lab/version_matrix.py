@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell, CellJudge, History, Kind
 from kai_lab_pipeline.lab.spec import CLAIMS
@@ -77,6 +78,8 @@ class Regression:
 class Matrix:
     pinned: Mapping[str, str]
     rows: tuple[Row, ...] = field(default=())
+    today: date | None = None
+    """The day on which excuses were looked at."""
 
     def regressions(self) -> tuple[Regression, ...]:
         """Each regression once: a combined set that breaks through a component adds nothing to that component's own."""
@@ -113,12 +116,16 @@ def _row_news(row: Row) -> Iterator[str]:
 
 
 def build_matrix(
-    records: Iterable[VerdictRecord], pinned: Mapping[str, str], chart_diffs: Mapping[str, str] | None = None
+    records: Iterable[VerdictRecord],
+    pinned: Mapping[str, str],
+    chart_diffs: Mapping[str, str] | None = None,
+    *,
+    today: date | None = None,
 ) -> Matrix:
     """The matrix of all records, in the order in which they were written.
 
     `pinned` are the versions that lab.toml pins: the reference for what moved. `chart_diffs` are texts by version set
-    key, shown beside the first bad version.
+    key, shown beside the first bad version. `today` is the day on which excuses must still count; without it, all do.
     """
     groups: dict[tuple[str, Lane, str], list[tuple[int, VerdictRecord]]] = {}
     for place, record in enumerate(records):
@@ -128,11 +135,11 @@ def build_matrix(
     rows = []
     for history, at in zip(histories, places, strict=True):
         peers = [other for other in histories if other.backend == history.backend]
-        cells = tuple(CellJudge(history, peers, claim.id).cell() for claim in CLAIMS)
+        cells = tuple(CellJudge(history, peers, claim.id, today).cell() for claim in CLAIMS)
         looked = any(record.values is not None for record in history.records)
-        values = CellJudge(history, peers, VALUES).cell() if looked else None
+        values = CellJudge(history, peers, VALUES, today).cell() if looked else None
         diff = (chart_diffs or {}).get(history.version_set.key, "")
         repushed = history.repushed()
         rows.append(Row(history.version_set, history.backend, history.records, at, cells, repushed, values, diff))
     rows.sort(key=lambda row: (row.backend, sort_key(row.version_set), row.version_set.key))
-    return Matrix(dict(pinned), tuple(rows))
+    return Matrix(dict(pinned), tuple(rows), today)

@@ -164,6 +164,6 @@ def write_matrix_now(
     """
     nights = Nights(settings)
     diffs = {key: stored.diff for key, stored in nights.sets().items() if stored.diff}
-    matrix = build_matrix(nights.records(), settings.version_set(), diffs)
+    matrix = build_matrix(nights.records(), settings.version_set(), diffs, today=now().date())
     summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=next_at, on_since=on_since)
     return matrix, summary, write_matrix(matrix, summary, nights.folder / "matrix", evidence_base="../..")

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ class Lab:
     def excused(self, result: CheckResult) -> CheckResult:
         """A broken check with the excuse that lab.toml has for it, where that still counts."""
         excuse = self.excuses.get(result.name)
-        if excuse is None or result.verdict is not Verdict.BROKEN or date.fromisoformat(excuse.until) < now().date():
+        if excuse is None or result.verdict is not Verdict.BROKEN or not excuse.counts(now().date()):
             return result
         return replace(result, excused=excuse)
 
