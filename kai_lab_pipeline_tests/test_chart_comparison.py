@@ -85,6 +85,17 @@ def test_a_registry_that_does_not_answer_is_not_evaluated(settings: Settings, re
     [kai] = [result for result in values_results(lab) if result.asset == "kai_release"]
     assert kai.verdict is Verdict.NOT_EVALUATED
     assert "The charts were not compared" in kai.finding.message
+    assert list(Nights(settings).load(lab.state.name).uncompared) == [lab.run_id], "another night may compare them"
+
+
+@pytest.mark.parametrize("fault", ["not_found", "tampered"])
+def test_a_chart_that_is_not_there_is_not_asked_for_night_after_night(
+    settings: Settings, registry: RehearsalRegistry, fault: str
+) -> None:
+    registry.faults[KAI_REPOSITORY] = Fault(fault)
+    lab = candidate(settings, kai_scheduler="v0.18.2")
+    assert compare_chart(lab, "kai_scheduler").verdict == "not_evaluated"
+    assert bool(Nights(settings).load(lab.state.name).uncompared) is (fault == "tampered")
 
 
 def test_what_another_run_compared_is_not_this_runs_verdict(settings: Settings) -> None:

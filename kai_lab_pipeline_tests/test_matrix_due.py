@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kai_lab_pipeline.lab.due import Reason, due
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
 from kai_lab_pipeline.lab.version_matrix import build_matrix
@@ -104,6 +106,16 @@ def test_what_was_judged_before_its_digest_was_known_is_due_once_that_changes() 
     assert reasons(history, digests=later, first_digests=first) == {key(KAI_18): Reason.REPUSHED}
     judged = [*history, record(KAI_18, night=1, digests=later[key(KAI_18)])]
     assert reasons(judged, digests=later, first_digests=first) == {}
+
+
+def test_charts_that_could_not_be_asked_for_are_compared_in_another_night() -> None:
+    history = [record({}), record(KAI_18), record(MOCK_4), record(BOTH)]
+    said = {key(KAI_18): {history[1].run_id: "The charts were not compared: no connection"}}
+    [found] = due(CANDIDATES, build_matrix(history, PINNED), backend="rehearsal", uncompared=said)
+    assert (found.version_set.key, found.reason) == (key(KAI_18), Reason.LOST)
+    assert found.sentence == "tried again: The charts were not compared: no connection"
+    later = replace(record(KAI_18, night=1), run_id="another")
+    assert reasons([*history, later], uncompared=said) == {}, "a later run compared them"
 
 
 def test_verdicts_of_another_backend_do_not_count() -> None:

@@ -80,6 +80,14 @@ def test_a_new_version_gives_a_set_in_each_lane_and_the_pinned_set_is_the_baseli
     assert all(one.reason is Reason.NEW for one in due)
 
 
+def test_no_combination_is_made_while_the_newest_of_one_component_is_not_known(settings: Settings) -> None:
+    looked = found(settings, kai_resource_isolator=["1.2.0-chart"], nvml_mock=["0.4.0"], kai_scheduler=["v0.18.2"])
+    assert any(len(one.version_set.moved) == 3 for one in sets_found(settings, looked))
+    kai = replace(looked["kai_scheduler"], versions=None, error=LabError("The registry did not answer."))
+    partly = sets_found(settings, looked | {"kai_scheduler": kai})
+    assert {one.version_set.moved for one in partly} == {("kai_resource_isolator",), ("nvml_mock",)}
+
+
 def test_what_has_its_verdict_is_not_due_and_what_was_lost_or_pushed_again_is(settings: Settings) -> None:
     nights = Nights(settings)
     keys = keep(settings, nights, kai_scheduler=["v0.18.2"])

@@ -151,6 +151,9 @@ def test_only_the_comparison_of_the_chart_that_changed_is_dropped(
     [both, *_] = [key for key, stored in nights.sets().items() if len(stored.version_set.moved) == 2]
     for component in ("kai_scheduler", "nvml_mock"):
         nights.add_comparison(both, component, Comparison("run", f"diff of {component}", "held", "", "", ""))
+    registry.faults[KAI_REPOSITORY] = Fault("server_error", times=1)
+    assert look(settings, nights)["kai_scheduler"].error is not None
+    assert nights.load(both).digests.keys() == settings.charts.by_component().keys(), "an outage makes nobody forget"
     look(settings, nights)
     assert nights.load(both).diff == "diff of kai_scheduler\n\ndiff of nvml_mock"
     push_again(registry, NVML_MOCK_REPOSITORY, "0.4.0")

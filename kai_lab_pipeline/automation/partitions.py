@@ -47,10 +47,12 @@ def not_looked(found: Mapping[str, Lookup]) -> tuple[str, ...]:
 
 
 def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:
-    """Version sets worth a lab after a lookup."""
+    """Version sets worth a lab after a lookup: no newest of all together while the newest of one is not known."""
     charts = settings.charts.by_component()
     newer = {component: lookup.newer for component, lookup in found.items() if component in charts}
-    return [StoredSet(version_set, {}, {}) for version_set in candidate_sets(settings.version_set(), newer)]
+    together = all(lookup.error is None for component, lookup in found.items() if component in charts)
+    sets = candidate_sets(settings.version_set(), newer, together=together)
+    return [StoredSet(version_set, {}, {}) for version_set in sets]
 
 
 def retired(settings: Settings, nights: Nights) -> list[str]:
@@ -105,4 +107,7 @@ def waiting(settings: Settings, nights: Nights) -> list[Due]:
     matrix = build_matrix(nights.records(), settings.version_set(), today=now().date())
     digests = {key: one.digests for key, one in stored.items()}
     first = {key: one.first_digests for key, one in stored.items()}
-    return list(due(sets, matrix, backend=settings.lab.backend, digests=digests, first_digests=first))
+    uncompared = {key: one.uncompared for key, one in stored.items()}
+    return list(
+        due(sets, matrix, backend=settings.lab.backend, digests=digests, first_digests=first, uncompared=uncompared)
+    )

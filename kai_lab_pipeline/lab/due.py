@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,11 +39,13 @@ def due(
     backend: str,
     digests: Mapping[str, Mapping[str, str]] | None = None,
     first_digests: Mapping[str, Mapping[str, str]] | None = None,
+    uncompared: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Due, ...]:
     """What has no verdict yet, in the order of `candidates`; what was never tried comes before what is tried again.
 
     `digests` are what the charts of each set hold now: key -> component -> digest. `first_digests`, alike, stand for
-    what was judged where nobody knew its digest at the time. A set that has a verdict for the content of
+    what was judged where nobody knew its digest at the time. `uncompared` are runs that could not ask for the charts to
+    compare, with what they said: key -> run -> sentence. A set that has a verdict for the content of
     today, confirmed where it is a bad one, is not due: by a second attempt, by the same versions in the other lane, or,
     for versions that move together, by one of them that breaks the same alone.
     """
@@ -53,15 +55,21 @@ def due(
     judged = {row.version_set.key: row for row in build_matrix(attempts, matrix.pinned, today=matrix.today).rows}
     now, first = digests or {}, first_digests or {}
 
-    def pushed_again(candidate: VersionSet) -> tuple[str, ...]:
+    def of(candidate: VersionSet) -> Due | None:
         key = candidate.key
-        known = {**first.get(key, {}), **judged[key].latest.digests} if key in judged else {}
-        return repushed(known, now.get(key, {}))
+        if key not in judged:
+            return _without_verdict(candidate, tried.get(key))
+        latest = judged[key].latest
+        pushed_again = repushed({**first.get(key, {}), **latest.digests}, now.get(key, {}))
+        if pushed_again:
+            said = f"pushed again since the last verdict: {', '.join(pushed_again)}"
+            return Due(candidate, Reason.REPUSHED, said)
+        not_compared = (uncompared or {}).get(key, {}).get(latest.run_id)
+        if not_compared:
+            return Due(candidate, Reason.LOST, f"tried again: {not_compared}")
+        return _to_confirm(candidate, tried[key], judged[key], judged.values())
 
-    found = (
-        _due(candidate, tried.get(candidate.key), judged.get(candidate.key), pushed_again(candidate), judged.values())
-        for candidate in candidates
-    )
+    found = (of(candidate) for candidate in candidates)
     order = list(Reason)
     return tuple(sorted((one for one in found if one is not None), key=lambda one: order.index(one.reason)))
 
@@ -79,20 +87,19 @@ def unconfirmed(row: Row, rows: Iterable[Row]) -> tuple[Cell, ...]:
     )
 
 
-def _due(
-    candidate: VersionSet,
-    tried: Row | None,
-    judged: Row | None,
-    pushed_again: Sequence[str],
-    rows: Iterable[Row],
-) -> Due | None:
+def _without_verdict(candidate: VersionSet, tried: Row | None) -> Due:
     if tried is None:
         return Due(candidate, Reason.NEW, f"new: {candidate.description}")
-    lost = "" if tried.latest.judged else tried.latest.infrastructure or "nothing was evaluated"
-    if judged is None:
-        return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {lost}")
-    if pushed_again:
-        return Due(candidate, Reason.REPUSHED, f"pushed again since the last verdict: {', '.join(pushed_again)}")
+    return Due(candidate, Reason.LOST, f"tried again, the last attempt gave no verdict: {_lost(tried)}")
+
+
+def _lost(tried: Row) -> str:
+    """Why the last attempt gave no verdict; empty where it gave one."""
+    return "" if tried.latest.judged else tried.latest.infrastructure or "nothing was evaluated"
+
+
+def _to_confirm(candidate: VersionSet, tried: Row, judged: Row, rows: Iterable[Row]) -> Due | None:
+    lost = _lost(tried)
     shaky = ", ".join(str(cell.claim) for cell in unconfirmed(judged, rows))
     if shaky and lost:
         return Due(
@@ -103,7 +110,7 @@ def _due(
     return None
 
 
-def _explained(row: Row, cell: Cell, rows: Sequence[Row]) -> bool:
+def _explained(row: Row, cell: Cell, rows: Iterable[Row]) -> bool:
     """Whether another version set tells already that it is no chance.
 
     The same versions in the other lane, which break the claim too; or one of the versions that move together, which

@@ -102,15 +102,16 @@ def candidate_sets(
     newer: Mapping[str, Sequence[str]],
     *,
     lanes: Iterable[Lane] = (Lane.FRESH, Lane.UPGRADE),
+    together: bool = True,
 ) -> list[VersionSet]:
-    """Version sets worth a lab: one component moves at a time, then the newest of all together, in each lane.
+    """Version sets worth a lab: one component moves at a time, then the newest of all `together`, in each lane.
 
     `newer` are the newer tags by component, oldest first, as `classify` gives them. A set comes once, however many
     spellings of its versions there are.
     """
     changes: list[dict[str, str]] = [{component: tag} for component, tags in newer.items() for tag in tags]
     newest = {component: tags[-1] for component, tags in newer.items() if tags}
-    if len(newest) > 1:
+    if together and len(newest) > 1:
         changes.append(newest)
     sets = [version_set(pinned, change, lane) for change in changes for lane in lanes]
     return list({found.key: found for found in sets if found.moved}.values())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kai_lab_pipeline.clients.chart_archive import read_chart
 from kai_lab_pipeline.clients.oci import OciClient
+from kai_lab_pipeline.clients.oci_errors import NotAChart, RegistryError, RegistryNotFound
 from kai_lab_pipeline.lab.chart_diff import ChartContents, compare_charts
 from kai_lab_pipeline.lab.chart_values import judge_values, not_compared, unmoved
 from kai_lab_pipeline.lab.errors import LabError
@@ -52,7 +53,9 @@ def compare_chart(lab: Lab, component: str) -> Comparison:
                 dict(pinned.values),
             )
     except LabError as error:
-        found = Comparison.of(lab.run_id, not_compared(_name(new), new.version, error.what))
+        # What is not there, or is no chart, will be neither in another night; nor will a local chart mend itself.
+        lost = isinstance(error, RegistryError) and not isinstance(error, RegistryNotFound | NotAChart)
+        found = Comparison.of(lab.run_id, not_compared(_name(new), new.version, error.what), lost=lost)
     else:
         found = Comparison.of(lab.run_id, judge_values(diff, pinned.values), diff.text())
     Nights(lab.project_settings).add_comparison(lab.candidate.version_set.key, component, found)

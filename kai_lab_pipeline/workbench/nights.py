@@ -38,10 +38,12 @@ class Comparison:
     expected: str
     observed: str
     message: str
+    lost: bool = False
+    """The charts could not be asked for, which another night may mend."""
 
     @classmethod
-    def of(cls, run_id: str, finding: Finding, text: str = "") -> Comparison:
-        return cls(run_id, text, finding.verdict.value, finding.expected, finding.observed, finding.message)
+    def of(cls, run_id: str, finding: Finding, text: str = "", *, lost: bool = False) -> Comparison:
+        return cls(run_id, text, finding.verdict.value, finding.expected, finding.observed, finding.message, lost)
 
     @property
     def finding(self) -> Finding:
@@ -75,6 +77,11 @@ class StoredSet:
             first_digests={**seen, **self.digests, **self.first_digests},
             comparisons={name: found for name, found in self.comparisons.items() if name not in changed},
         )
+
+    @property
+    def uncompared(self) -> dict[str, str]:
+        """Runs that could not ask for a chart to compare, with what they said."""
+        return {compared.run_id: compared.message for compared in self.comparisons.values() if compared.lost}
 
     @property
     def diff(self) -> str:
