@@ -75,9 +75,62 @@ def test_a_value_that_no_longer_exists_is_dead_and_its_successor_guessed() -> No
     assert "- binder.plugins.hamicore.enabled: false" in diff.text()
 
 
-def test_a_mistyped_value_is_not_the_new_charts_fault() -> None:
-    diff = compare_charts(chart("a", VALUES), chart("b", VALUES), {"global.gpusharing": True})
-    assert [(one.fate, one.similar) for one in diff.values] == [(ValueFate.NEVER_THERE, ("global.gpuSharing",))]
+TEMPLATE = "gpuSharing: {{ .Values.global.gpuSharing }}"
+
+
+def test_a_mistyped_value_is_dead_where_no_template_reads_it() -> None:
+    ours = {"global.gpusharing": True}
+    diff = compare_charts(chart("a", VALUES), chart("b", VALUES, templates=TEMPLATE), ours)
+    assert [(one.fate, one.similar) for one in diff.dead_values] == [(ValueFate.NEVER_THERE, ("global.gpuSharing",))]
+    finding = judge_values(diff, ours)
+    assert (finding.verdict, finding.observed) == (Verdict.BROKEN, "no effect in kai-scheduler b: global.gpusharing")
+    assert finding.message == (
+        "global.gpusharing is known neither in kai-scheduler b nor in the pinned version: helm accepts it and it has no"
+        " effect. The nearest key there is global.gpuSharing."
+    )
+
+
+def test_a_value_in_no_defaults_cannot_be_judged_without_templates() -> None:
+    ours = {"global.gpusharing": True}
+    diff = compare_charts(chart("a", VALUES), chart("b", VALUES), ours)
+    assert [(one.fate, one.similar) for one in diff.values] == [(ValueFate.UNREAD, ("global.gpuSharing",))]
+    assert diff.dead_values == ()
+    finding = judge_values(diff, ours)
+    assert (finding.verdict, finding.observed, finding.transient) == (
+        Verdict.NOT_EVALUATED,
+        "no default and no template to read: global.gpusharing",
+        False,
+    )
+
+
+def test_a_value_that_only_the_pinned_templates_read_is_gone() -> None:
+    pinned = chart("a", {}, templates="{{ .Values.log.level }}")
+    diff = compare_charts(pinned, chart("b", {}, templates="{{ .Values.log.depth }}"), {"log.level": 3})
+    assert [one.fate for one in diff.dead_values] == [ValueFate.GONE]
+
+
+def test_a_value_below_a_part_without_a_default_that_a_template_reads_whole_is_alive() -> None:
+    ours = {"binder.resources.limits.cpu": "1"}
+    whole = "{{- with .Values.binder.resources }}{{ toYaml . }}{{ end }}"
+    diff = compare_charts(chart("a", VALUES), chart("b", VALUES, templates=whole), ours)
+    assert [one.fate for one in diff.values] == [ValueFate.DEPRECATED]
+    finding = judge_values(diff, ours)
+    assert finding.verdict is Verdict.HELD
+    assert finding.observed == "binder.resources.limits.cpu has no default and is read by the templates"
+
+
+def test_what_was_seen_of_living_values_is_said_as_it_is() -> None:
+    there = compare_charts(chart("a", VALUES), chart("b", VALUES, templates=TEMPLATE), OURS)
+    assert judge_values(there, OURS).observed == "every key is there"
+    ours = {"nodeSelector.zone": "a"}
+    free = compare_charts(chart("a", {"nodeSelector": {}}), chart("b", {"nodeSelector": {}}), ours)
+    assert judge_values(free, ours).verdict is Verdict.HELD
+    assert judge_values(free, ours).observed == "nodeSelector.zone is below a part that the chart leaves free"
+
+
+def test_a_subcharts_value_is_read_by_the_subcharts_own_templates() -> None:
+    ours = {"sub.level": 3}
+    diff = compare_charts(chart("a", VALUES), chart("b", {"sub": {"x": 1}}, templates="{{ .Values.level }}"), ours)
     assert diff.dead_values == ()
 
 
@@ -110,7 +163,7 @@ def test_a_value_that_templates_still_read_is_not_dead(template: str, fate: Valu
 
 
 def test_a_chart_without_any_values_has_no_free_part() -> None:
-    diff = compare_charts(chart("a", {}), chart("b", {}), {"x": 1})
+    diff = compare_charts(chart("a", {}), chart("b", {}, templates="{{ .Values.y }}"), {"x": 1})
     assert [one.fate for one in diff.values] == [ValueFate.NEVER_THERE]
 
 

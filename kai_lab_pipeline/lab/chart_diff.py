@@ -64,9 +64,11 @@ class ValueFate(str, Enum):
     GONE = "gone"
     """The pinned chart has the key, the new one does not: helm accepts it silently, and it has no effect."""
     DEPRECATED = "deprecated"
-    """No default of the new chart any more, and its templates still read it (KAI v0.18: global.gpuSharing)."""
+    """No default of the new chart, and its templates read it all the same (KAI v0.18: global.gpuSharing)."""
     NEVER_THERE = "never there"
-    """Not even the pinned chart has the key among its defaults: mistyped, or read without a default."""
+    """Neither chart has the key among its defaults, and no template of theirs that was read names it: mistyped."""
+    UNREAD = "unread"
+    """In neither chart's defaults, and there are no templates to read: mistyped, or read without a default."""
     OTHER_TYPE = "other type"
     """The key is there and its default is of another kind (a tree where a switch was)."""
     OPEN = "open"
@@ -74,6 +76,9 @@ class ValueFate(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+_DEAD = frozenset({ValueFate.GONE, ValueFate.NEVER_THERE, ValueFate.OTHER_TYPE})
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,9 @@ class ValueProblem:
         hint = f" Perhaps {' or '.join(self.similar)} now." if self.similar else ""
         return {
             ValueFate.GONE: f"{self.key} no longer exists: helm accepts it and it has no effect.{hint}",
-            ValueFate.DEPRECATED: f"{self.key} is no default any more; the templates still read it, as yet.{hint}",
-            ValueFate.NEVER_THERE: f"{self.key} is in neither chart's defaults: mistyped, or without a default.{hint}",
+            ValueFate.DEPRECATED: f"{self.key} has no default there; the templates read it, as yet.{hint}",
+            ValueFate.NEVER_THERE: f"{self.key} is known in neither version: helm accepts it, it has no effect.{hint}",
+            ValueFate.UNREAD: f"{self.key} is in neither version's defaults: mistyped, or without a default.{hint}",
             ValueFate.OTHER_TYPE: f"{self.key} is of another kind now.",
             ValueFate.OPEN: f"{self.key} is below a part that the chart leaves free: its effect must be checked.",
         }[self.fate]
@@ -141,7 +147,7 @@ class ChartDiff:
     @property
     def dead_values(self) -> tuple[ValueProblem, ...]:
         """Values of ours without effect in the new chart: a broken check, not a surprise later."""
-        return tuple(problem for problem in self.values if problem.fate in (ValueFate.GONE, ValueFate.OTHER_TYPE))
+        return tuple(problem for problem in self.values if problem.fate in _DEAD)
 
     @property
     def lost_effects(self) -> tuple[Change, ...]:
@@ -233,11 +239,25 @@ def _value_problems(pinned: ChartContents, new: ChartContents, ours: Mapping[str
                 yield ValueProblem(key, ValueFate.OTHER_TYPE)
         elif now.open and not was.found:
             yield ValueProblem(key, ValueFate.OPEN)
-        elif reads_value(new.templates, path):
+        elif _reads(new, path):
             yield ValueProblem(key, ValueFate.DEPRECATED, _similar(key, known), _nearest(key, known))
         else:
-            fate = ValueFate.GONE if was.found or was.open else ValueFate.NEVER_THERE
+            fate = ValueFate.NEVER_THERE if new.templates else ValueFate.UNREAD
+            if was.found or was.open or _reads(pinned, path):
+                fate = ValueFate.GONE
             yield ValueProblem(key, fate, _similar(key, known), _nearest(key, known))
+
+
+def _reads(chart: ChartContents, path: Sequence[str]) -> bool:
+    """Whether a template names a value without a default, or takes a part above it whole that has none either.
+
+    Templates of a subchart name its values without the subchart.
+    """
+    text, whole = chart.templates, tuple(path)
+    if reads_value(text, whole) or (len(whole) == 2 and reads_value(text, whole[1:])):
+        return True
+    above = (whole[:length] for length in range(1, len(whole)))
+    return any(reads_value(text, part, whole=True) for part in above if not lookup(chart.values, part).found)
 
 
 def _similar(key: str, known: Sequence[str]) -> tuple[str, ...]:

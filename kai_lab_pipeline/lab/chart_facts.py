@@ -72,13 +72,15 @@ def lookup(tree: Any, path: Iterable[str]) -> Found:
     return Found(True, at)
 
 
-def reads_value(templates: str, path: tuple[str, ...]) -> bool:
+def reads_value(templates: str, path: tuple[str, ...], *, whole: bool = False) -> bool:
     """Whether template text mentions a value by its last two names: ``global.x``, or ``global "x"`` as in hasKey.
 
+    With `whole` a mention of something below it does not count (``with .Values.x`` does, ``.Values.x.y`` does not).
     A reading of text, so it can be mistaken where templates walk values by variables.
     """
     parent, last = (path[-2] if len(path) > 1 else "Values"), path[-1]
-    return re.search(rf'(?<![\w-]){re.escape(parent)}[ ."]{{1,3}}{re.escape(last)}(?![\w-])', templates) is not None
+    end = r"(?![\w-]|\.\w)" if whole else r"(?![\w-])"
+    return re.search(rf'(?<![\w-]){re.escape(parent)}[ ."]{{1,3}}{re.escape(last)}{end}', templates) is not None
 
 
 def value_keys(tree: Mapping[str, Any]) -> dict[str, str]:

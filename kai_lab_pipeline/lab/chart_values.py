@@ -13,6 +13,12 @@ from kai_lab_pipeline.lab.chart_diff import ChartDiff, ValueFate, ValueProblem
 from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT, CheckSpec
 from kai_lab_pipeline.lab.verdict import Finding, broken, held, not_evaluated
 
+_OBSERVED: Mapping[ValueFate, str] = {
+    ValueFate.DEPRECATED: "has no default and is read by the templates",
+    ValueFate.OPEN: "is below a part that the chart leaves free",
+}
+"""What was seen of a key that is no plain default and not without effect either."""
+
 
 def values_check(asset: str) -> CheckSpec:
     """The check of a candidate's release."""
@@ -27,8 +33,13 @@ def judge_values(diff: ChartDiff, ours: Mapping[str, Any]) -> Finding:
         keys = ", ".join(problem.key for problem in diff.dead_values)
         said = " ".join(_sentence(problem, chart) for problem in diff.dead_values)
         return broken(expected, f"no effect in {chart}: {keys}", said, transient=False)
-    doubtful = [problem.sentence for problem in diff.values if problem.fate is not ValueFate.GONE]
-    return held(expected, "every key has a meaning there", " ".join(doubtful) or f"{chart} has every key of ours.")
+    said = " ".join(problem.sentence for problem in diff.values)
+    unread = [problem.key for problem in diff.values if problem.fate is ValueFate.UNREAD]
+    if unread:
+        observed = f"no default and no template to read: {', '.join(unread)}"
+        return not_evaluated(expected, said, observed=observed, transient=False)
+    doubtful = "; ".join(f"{problem.key} {_OBSERVED[problem.fate]}" for problem in diff.values)
+    return held(expected, doubtful or "every key is there", said or f"{chart} has every key of ours.")
 
 
 def unmoved(chart: str, version: str) -> Finding:
@@ -44,4 +55,7 @@ def _sentence(problem: ValueProblem, chart: str) -> str:
     nearest = f" The nearest key there is {problem.nearest}." if problem.nearest else ""
     if problem.fate is ValueFate.OTHER_TYPE:
         return f"{problem.key} is of another kind in {chart}."
+    if problem.fate is ValueFate.NEVER_THERE:
+        known = f"{problem.key} is known neither in {chart} nor in the pinned version"
+        return f"{known}: helm accepts it and it has no effect.{nearest}"
     return f"{problem.key} no longer exists in {chart}: helm accepts it and it has no effect.{nearest}"
