@@ -248,6 +248,27 @@ def test_broken_then_held_with_the_same_content_is_a_flake() -> None:
     assert exit_code(matrix) == 0
 
 
+def test_a_flake_is_told_in_the_summary_of_its_night() -> None:
+    night_1 = [record({}), record(KAI_18, [6, 7], night=1), record(KAI_18, night=1), record(MOCK_4, night=1)]
+    matrix = build_matrix(night_1, PINNED)
+    last = replace(night(KAI_18, MOCK_4), records_before=1)
+    summary = morning_summary(matrix, now=NOW, last=last, next_at=None)
+    key = version_set(PINNED, KAI_18).key
+    line = f"{key}, claims 6, 7: flake. Held when it was run again; broken 2026-11-28 02:00 with the same versions."
+    assert summary.flakes == (line,)
+    assert line in summary.text().splitlines()
+    assert summary.to_json()["flakes"] == [line]
+    assert (summary.broken, summary.exit_code()) == ((), 0)
+    next_night = replace(night(MOCK_4), records_before=3)
+    assert morning_summary(matrix, now=NOW, last=next_night, next_at=None).flakes == (), "it is of the night before"
+    shaky = build_matrix([record({}), record(KAI_18), record(KAI_18, [7], night=1)], PINNED)
+    told = morning_summary(shaky, now=NOW, last=replace(night(KAI_18), records_before=2), next_at=None)
+    assert told.flakes == (
+        f"{key}, claim 7: flake. Broken once, held 2026-11-27 02:00 with the same versions: run it again to tell.",
+    )
+    assert told.text().count("run it again to tell") == 1
+
+
 def test_held_then_broken_once_asks_for_a_rerun_and_twice_is_a_regression() -> None:
     history = [record({}), record(KAI_18), record(KAI_18, [7], night=1)]
     once = cell(build_matrix(history, PINNED), KAI_18, 7)

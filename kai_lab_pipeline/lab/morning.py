@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from kai_lab_pipeline.lab.attribution import FAILURES, Kind, subjects
+from kai_lab_pipeline.lab.attribution import FAILURES, Cell, Kind, subjects
 from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.version_matrix import Matrix, Row
 
@@ -82,6 +82,8 @@ class Summary:
     not_evaluated: tuple[str, ...] = ()
     """Version sets of the last nightly without a verdict; they are tried again."""
     details: tuple[str, ...] = field(default=())
+    flakes: tuple[str, ...] = ()
+    """What broke and held with the very same content in the last nightly: run again, or to be run again."""
     alarm: str = ""
     missing_after: datetime | None = None
     """Later than this without another nightly, one is missing; None where none ever ran and none is scheduled."""
@@ -103,7 +105,7 @@ class Summary:
         lines = [f"ALARM: {self.alarm}"] if self.alarm else []
         counts = f"{len(self.new)} new, {len(self.broken)} broken, {len(self.not_evaluated)} not evaluated"
         lines.append(f"{said_of_last(self.last)}: {counts}, {said_of_next(self.next_at)}.")
-        return "\n".join([*lines, *self.details])
+        return "\n".join([*lines, *self.details, *self.flakes])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,6 +115,7 @@ class Summary:
             "broken": list(self.broken),
             "not_evaluated": list(self.not_evaluated),
             "details": list(self.details),
+            "flakes": list(self.flakes),
             "alarm": self.alarm,
             "missing_after": self.missing_after.isoformat() if self.missing_after else None,
             "text": self.text(),
@@ -147,6 +150,7 @@ def morning_summary(
             *_shared(matrix, judged),
             *(last.could_not_look if last else ()),
         ),
+        flakes=tuple(_flakes(tonight)),
         alarm=alarm(now, last, next_at, on_since),
         missing_after=began + ALARM_AFTER if began else None,
     )
@@ -186,15 +190,25 @@ def _minute(at: datetime) -> str:
 def _details(rows: list[Row]) -> list[str]:
     lines: list[str] = []
     for row in rows:
-        worth = [cell for cell in row.every_cell if cell.kind in FAILURES or cell.needs_rerun]
-        for told, cells in itertools.groupby(worth, key=lambda cell: f"{cell.kind}. {cell.sentence}"):
-            found = tuple(cells)
-            messages = "".join(f" {cell.message}" for cell in found if not isinstance(cell.claim, int))
-            lines.append(f"{row.version_set.key}, {subjects(found)}: {told}{messages}")
+        for told, cells in _by_cause(row.failures):
+            messages = "".join(f" {cell.message}" for cell in cells if not isinstance(cell.claim, int))
+            lines.append(f"{row.version_set.key}, {subjects(cells)}: {told}{messages}")
         if row.state is Kind.NOT_EVALUATED:
             told = next(cell.sentence for cell in row.cells if cell.kind is Kind.NOT_EVALUATED)
             lines.append(f"{row.version_set.key}: {told}")
     return lines
+
+
+def _flakes(rows: list[Row]) -> Iterator[str]:
+    for row in rows:
+        for told, cells in _by_cause(tuple(cell for cell in row.every_cell if cell.kind is Kind.FLAKE)):
+            yield f"{row.version_set.key}, {subjects(cells)}: {told}"
+
+
+def _by_cause(cells: Sequence[Cell]) -> Iterator[tuple[str, tuple[Cell, ...]]]:
+    """What is said of cells that follow each other and have the same cause, once."""
+    for told, found in itertools.groupby(cells, key=lambda cell: f"{cell.kind}. {cell.sentence}"):
+        yield told, tuple(found)
 
 
 def _shared(matrix: Matrix, keys: set[str]) -> list[str]:
