@@ -8,9 +8,10 @@ not be read is ``None`` (not captured) and the claims that need it are ``not_eva
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 K8sObject = Mapping[str, Any]
@@ -53,6 +54,16 @@ class Observation:
             if meta.get("name") == name and (namespace is None or meta.get("namespace") == namespace):
                 return obj
         return None
+
+    @cached_property
+    def events_by_uid(self) -> Mapping[str, tuple[K8sObject, ...]]:
+        """The events by the uid of their involved object, in the order of the list; those without one are left out."""
+        found: dict[str, list[K8sObject]] = {}
+        for event in self.resources.get("events") or ():
+            uid = mapping(mapping(event).get("involvedObject")).get("uid")
+            if isinstance(uid, str):
+                found.setdefault(uid, []).append(event)
+        return {uid: tuple(events) for uid, events in found.items()}
 
 
 @dataclass(frozen=True)
@@ -157,14 +168,10 @@ def parse_time(value: Any) -> datetime | None:
         return None
 
 
-def events_about(seen: Observation, obj: K8sObject) -> Iterator[K8sObject]:
+def events_about(seen: Observation, obj: K8sObject) -> tuple[K8sObject, ...]:
     """Events whose involved object has the uid of `obj`: a pod of the same name may have lived before."""
     uid = metadata_of(obj).get("uid")
-    if not uid:
-        return
-    for event in seen.objects("events") or ():
-        if mapping(event.get("involvedObject")).get("uid") == uid:
-            yield event
+    return seen.events_by_uid.get(uid, ()) if isinstance(uid, str) and uid else ()
 
 
 def event_time(event: K8sObject) -> datetime | None:

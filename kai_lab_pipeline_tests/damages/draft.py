@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,8 @@ class Draft:
         """The mutable list of a resource; KeyError when it was not captured."""
         key = (asset, resource)
         if key not in self._lists:
-            self._lists[key] = list(copy.deepcopy(self.evidence.of(asset).resources[resource]))
+            # Several times as fast as copy.deepcopy for what was read from JSON, and hundreds of damages are done.
+            self._lists[key] = list(pickle.loads(pickle.dumps(self.evidence.of(asset).resources[resource])))
         found = self._lists[key]
         if found is None:
             raise KeyError(key)
