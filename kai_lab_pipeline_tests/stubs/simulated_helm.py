@@ -61,43 +61,60 @@ class SimulatedTools(Tools):
     def helm(self, arguments: list[str]) -> None:
         if arguments[0] == "version":
             super().helm(arguments)
-        from kai_lab_pipeline.clients.helm import nested
-        from kai_lab_pipeline.rehearsal import helm, profiles, releases
-        from kai_lab_pipeline.rehearsal.client import SyncApi
-
         url, token, scale = self._server()
         namespace = option(arguments, "--namespace") or option(arguments, "-n", "default")
+        match arguments:
+            case ["list", *_]:
+                raise Answer(json.dumps(listed(self._rows(url, token), arguments)))
+            case ["history", name, *_]:
+                raise Answer(json.dumps(self._rows(url, token, namespace, name)))
+            case ["get", "values", name, *_]:
+                raise Answer(json.dumps(self._values(url, token, namespace, name)))
+            case ["uninstall" | "upgrade", *_]:
+                self._change(url, token, scale, namespace, arguments)
+            case _:
+                super().helm(arguments)
+
+    def _rows(self, url: str, token: str, namespace: str = "", name: str = "") -> list[dict[str, str]]:
+        """The newest revision of every release, or all of one."""
+        from kai_lab_pipeline.rehearsal import releases
+        from kai_lab_pipeline.rehearsal.client import SyncApi
+
+        with SyncApi(url, token) as api:
+            found = releases.revisions(api, namespace, name) if name else releases.all_newest(api)
+            return [releases.row(record) for record in found]
+
+    def _values(self, url: str, token: str, namespace: str, name: str) -> dict[str, Any] | None:
+        from kai_lab_pipeline.clients.helm import nested
+        from kai_lab_pipeline.rehearsal import releases
+        from kai_lab_pipeline.rehearsal.client import SyncApi
+
+        with SyncApi(url, token) as api:
+            newest = releases.newest(api, namespace, name)
+        return nested(newest["config"]) if newest else None
+
+    def _change(self, url: str, token: str, scale: float, namespace: str, arguments: list[str]) -> None:
+        from kai_lab_pipeline.rehearsal import helm, profiles
+
         try:
-            match arguments:
-                case ["list", *_]:
-                    raise Answer(json.dumps(listed(list(helm.list_releases(url, token)), arguments)))
-                case ["history", name, *_]:
-                    with SyncApi(url, token) as api:
-                        rows = [releases.row(record) for record in releases.revisions(api, namespace, name)]
-                    raise Answer(json.dumps(rows))
-                case ["get", "values", name, *_]:
-                    with SyncApi(url, token) as api:
-                        newest = releases.newest(api, namespace, name)
-                    raise Answer(json.dumps(nested(newest["config"]) if newest else None))
-                case ["uninstall", name, *_]:
-                    helm.uninstall(url, token, release=name, namespace=namespace, time_scale=scale)
-                case ["upgrade", "--install", name, chart, *_]:
-                    row = helm.install_or_upgrade(
-                        url,
-                        token,
-                        release=name,
-                        namespace=namespace,
-                        chart=chart,
-                        version=option(arguments, "--version"),
-                        values=dotted_values(arguments),
-                        time_scale=scale,
-                        wait_s=WAIT_S,
-                    )
-                    raise Answer(f"STATUS: {row['status']}\n")
-                case _:
-                    super().helm(arguments)
+            if arguments[0] == "uninstall":
+                helm.uninstall(url, token, release=arguments[1], namespace=namespace, time_scale=scale)
+                return
+            _, _, name, chart = arguments[:4]
+            row = helm.install_or_upgrade(
+                url,
+                token,
+                release=name,
+                namespace=namespace,
+                chart=chart,
+                version=option(arguments, "--version"),
+                values=dotted_values(arguments),
+                time_scale=scale,
+                wait_s=WAIT_S,
+            )
         except (helm.HelmError, profiles.UnknownVersion) as error:
             raise Answer("", f"{error}\n", 1) from None
+        raise Answer(f"STATUS: {row['status']}\n")
 
     def _server(self) -> tuple[str, str, float]:
         server = json.loads((self.folder / SERVER).read_text())
