@@ -521,8 +521,20 @@ def test_before_the_first_night() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("waiting", "line"), [(7, "7 version sets wait for the next night"), (1, "1 version set waits for the next night")]
+)
+def test_what_the_cap_of_a_night_kept_out_is_told(waiting: int, line: str) -> None:
+    last = Nightly(FIRST_NIGHT, ("a", "b"), waiting=waiting)
+    summary = morning_summary(build_matrix([], PINNED), now=FIRST_NIGHT, last=last, next_at=None)
+    assert f"{line}: one takes on 2 (nightly.cap in lab.toml)." in summary.text().splitlines()
+    assert summary.to_json()["last_nightly"]["waiting"] == waiting
+    none = morning_summary(build_matrix([], PINNED), now=FIRST_NIGHT, last=replace(last, waiting=0), next_at=None)
+    assert "for the next night" not in none.text()
+
+
 def test_a_nightly_survives_json() -> None:
-    last = Nightly(FIRST_NIGHT, ("a", "b"), ("kai_scheduler: could not look",), "kind", 7)
+    last = Nightly(FIRST_NIGHT, ("a", "b"), ("kai_scheduler: could not look",), "kind", 7, 2)
     assert Nightly.from_json(last.to_json()) == last
     older = {"started_at": FIRST_NIGHT.isoformat(), "keys": ["a", "b"]}
     assert Nightly.from_json(older) == Nightly(FIRST_NIGHT, ("a", "b"))

@@ -25,9 +25,10 @@ from kai_lab_pipeline.automation.unfinished import PROCESS_TAG
 from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.lab.morning import morning_summary
 from kai_lab_pipeline.lab.version_matrix import build_matrix
+from kai_lab_pipeline.lab.version_sets import version_set
 from kai_lab_pipeline.rehearsal.state import process_start
 from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
-from kai_lab_pipeline.workbench.nights import Nights
+from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.state import WriteLock, now
 from kai_lab_pipeline_tests.lab_project import CHECKOUT
 
@@ -106,6 +107,28 @@ def test_a_scheduled_night_keeps_what_it_could_not_look_up(settings: Settings, m
     assert keys == list(last.keys), "what is known all the same is run"
     matrix = build_matrix([], settings.version_set())
     assert last.could_not_look[0] in morning_summary(matrix, now=now(), last=last, next_at=None).text()
+
+
+def test_a_scheduled_night_says_what_its_cap_keeps_for_the_next(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAI_LAB_MIRRORS", DOWN)
+    toml = settings.root / "lab.toml"
+    toml.write_text(toml.read_text(encoding="utf-8").replace("cap = 12", "cap = 1"), encoding="utf-8")
+    for version in ("v0.18.2", "v0.18.3"):
+        found = version_set(settings.version_set(), {"kai_scheduler": version})
+        Nights(settings).save(StoredSet(found, {}, {}))
+    said: list[str] = []
+    schedule = nightly_schedule(settings, candidate_job(Group("candidate", settings, ("candidate",))))
+    with (
+        dg.DagsterInstance.local_temp() as instance,
+        dg.build_schedule_context(instance=instance, scheduled_execution_time=now()) as context,
+    ):
+        monkeypatch.setattr(context.log, "info", said.append)
+        requests = schedule(context)
+    assert isinstance(requests, list)
+    assert len(requests) == 1
+    assert said == ["2 version sets wait for the next night: one takes on 1 (nightly.cap in lab.toml)."]
 
 
 def test_a_scheduled_night_finds_what_the_sensor_did_not_see(settings: Settings) -> None:

@@ -116,6 +116,7 @@ def test_a_night_takes_on_no_more_than_its_cap(settings: Settings) -> None:
     night = begin_night(settings, nights, {due[1]}, ["nvml_mock: no connection"])
     assert night.keys == (due[0], *due[2 : settings.nightly.cap + 1])
     assert night == nights.last_nightly()
+    assert night.waiting == len(due) - 1 - settings.nightly.cap > 0
     assert (night.backend, night.records_before) == (settings.lab.backend, 1)
     assert night.could_not_look == ("nvml_mock: no connection",)
 
@@ -125,7 +126,10 @@ def test_a_night_that_judges_nothing_is_told_as_such_and_says_first_that_one_was
 ) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))  # so that what the command sets there does not outlive the test
     project = make_project(tmp_path / "project")
+    project.edit("lab.toml", "cap = 12", "cap = 1")
     nights = Nights(project.settings)
+    for version in ("v0.18.2", "v0.18.3"):
+        nights.save(StoredSet(version_set(project.settings.version_set(), {"kai_scheduler": version}), {}, {}))
     pinned = StoredSet(version_set(project.settings.version_set(), {}), {}, {})
     nights.save(pinned)
     lost = record(pinned, infrastructure="the registry did not answer")
@@ -139,6 +143,7 @@ def test_a_night_that_judges_nothing_is_told_as_such_and_says_first_that_one_was
     assert "ALARM: the last nightly is 30 h old" in said.out.partition("[1/1]")[0]
     assert "ALARM" not in said.out.partition("[1/1]")[2]
     assert "0 new, 0 broken, 1 not evaluated" in said.out
+    assert said.out.count("2 version sets wait for the next night: one takes on 1") == 2, "when it begins, and after it"
 
 
 def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:

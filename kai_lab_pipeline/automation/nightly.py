@@ -105,6 +105,8 @@ def nightly_schedule(settings: Settings, job: AssetJob) -> dg.ScheduleDefinition
             return dg.SkipReason(as_lab_error(error).text())
         for sentence in night.could_not_look:
             context.log.warning(sentence)
+        if night.said_of_waiting:
+            context.log.info(night.said_of_waiting)
         if not night.keys:
             why = "every version set has its verdict, or is being judged now"
             return dg.SkipReason(". ".join((why, *night.could_not_look)))

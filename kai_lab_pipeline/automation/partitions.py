@@ -83,6 +83,7 @@ def begin_night(settings: Settings, nights: Nights, busy: Container[str], could_
         tuple(could_not_look),
         backend=settings.lab.backend,
         records_before=len(nights.records()),
+        waiting=len(keys[settings.nightly.cap :]),
     )
     nights.add_nightly(night)
     return night

@@ -65,6 +65,8 @@ def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as
         if late:
             out.print(f"ALARM: {late}", markup=False)
         night = begin_night(settings, nights, busy, not_looked(found))
+        if night.said_of_waiting:
+            out.print(night.said_of_waiting, markup=False)
         matrix, summary = _run_all(settings, nights, instance, night.keys, out)
     _say(settings, nights, matrix, summary, out, as_json=as_json)
     return summary.exit_code()

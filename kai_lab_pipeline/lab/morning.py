@@ -30,6 +30,17 @@ class Nightly:
     """How many verdicts were kept when it began: those after them are its own, whatever clocks say. None in entries of
     an older version."""
 
+    waiting: int = 0
+    """How many version sets were due beside `keys`, more than the cap of a night lets in."""
+
+    @property
+    def said_of_waiting(self) -> str:
+        """A sentence about what the cap kept out; empty where nothing was."""
+        if not self.waiting:
+            return ""
+        sets = "1 version set waits" if self.waiting == 1 else f"{self.waiting} version sets wait"
+        return f"{sets} for the next night: one takes on {len(self.keys)} (nightly.cap in lab.toml)."
+
     def made(self, row: Row) -> bool:
         """Whether the newest attempt of a row of the matrix is of this night."""
         return self._mine(row, -1) and self.backend in ("", row.backend)
@@ -51,6 +62,7 @@ class Nightly:
             "could_not_look": list(self.could_not_look),
             "backend": self.backend,
             "records_before": self.records_before,
+            "waiting": self.waiting,
         }
 
     @classmethod
@@ -66,6 +78,7 @@ class Nightly:
             tuple(data.get("could_not_look", ())),
             str(data.get("backend", "")),
             None if before is None else int(before),
+            int(data.get("waiting", 0)),
         )
 
 
@@ -105,6 +118,8 @@ class Summary:
         lines = [f"ALARM: {self.alarm}"] if self.alarm else []
         counts = f"{len(self.new)} new, {len(self.broken)} broken, {len(self.not_evaluated)} not evaluated"
         lines.append(f"{said_of_last(self.last)}: {counts}, {said_of_next(self.next_at)}.")
+        if self.last is not None and self.last.said_of_waiting:
+            lines.append(self.last.said_of_waiting)
         return "\n".join([*lines, *self.details, *self.flakes])
 
     def to_json(self) -> dict[str, Any]:
