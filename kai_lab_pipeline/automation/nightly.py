@@ -69,9 +69,11 @@ def new_chart_versions_sensor(settings: Settings) -> dg.SensorDefinition:
             found, failed = _looked(fresh, nights)
             there = {*context.instance.get_dynamic_partitions(VERSION_SETS.name or ""), *retired(fresh, nights)}
             new = [key for key in nights.sets() if key not in there]
+            damages = nights.damages()
         except MENDABLE as error:
             return dg.SkipReason(as_lab_error(error).text())
-        said = "; ".join(f"{component}: {lookup.sentence}" for component, lookup in found.items()) or "; ".join(failed)
+        looked = [f"{component}: {lookup.sentence}" for component, lookup in found.items()]
+        said = "; ".join([*(looked or failed), *damages])
         context.log.info(said)
         reason = f"added {', '.join(new)}. {said}" if new else said
         requests = [VERSION_SETS.build_add_request(new)] if new else []
@@ -101,9 +103,10 @@ def nightly_schedule(settings: Settings, job: AssetJob) -> dg.ScheduleDefinition
         try:
             fresh = load_settings(settings.root)
             night = _tonight(context, fresh)
+            damages = Nights(fresh).damages()
         except MENDABLE as error:
             return dg.SkipReason(as_lab_error(error).text())
-        for sentence in night.could_not_look:
+        for sentence in (*night.could_not_look, *damages):
             context.log.warning(sentence)
         if night.said_of_waiting:
             context.log.info(night.said_of_waiting)

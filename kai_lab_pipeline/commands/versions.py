@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
@@ -24,11 +24,12 @@ SHOWN = 8
 
 
 def discover(settings: Settings) -> dict[str, Any]:
-    """The answer of ``kai-lab versions --json``; ``git`` and ``manifests`` are there only where a checkout is set.
+    """The answer of ``kai-lab versions --json``; ``git`` and ``manifests`` are there only where a checkout is set,
+    ``damages`` where something in the store of the nights cannot be read.
 
     Raises WrongUse for settings that cannot be asked with; a lookup that failed is part of the answer.
     """
-    return _as_json(_look(settings), look_up_git(settings))
+    return _as_json(_look(settings), look_up_git(settings), Nights(settings).damages())
 
 
 def versions_command(*, as_json: bool) -> int:
@@ -41,11 +42,12 @@ def print_versions(settings: Settings, as_json: bool, console: Console | None = 
     """Print the versions; 0, or 3 when at least one lookup failed. Raises WrongUse."""
     found = _look(settings)
     git = look_up_git(settings)
+    damages = Nights(settings).damages()
     if as_json:
-        json.dump(_as_json(found, git), sys.stdout, indent=2)
+        json.dump(_as_json(found, git, damages), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        _print(found, git, console)
+        _print(found, git, damages, console)
     asked = [*found.values(), *git.values()]
     return 3 if any(lookup.error is not None for lookup in asked) else 0
 
@@ -56,17 +58,21 @@ def _look(settings: Settings) -> dict[str, Lookup]:
     return with_content(settings, nights, found, look_at(settings, found, nights.sets().values()))
 
 
-def _as_json(found: Mapping[str, Lookup], git: Mapping[str, Lookup]) -> dict[str, Any]:
+def _as_json(found: Mapping[str, Lookup], git: Mapping[str, Lookup], damages: Sequence[str]) -> dict[str, Any]:
     answer: dict[str, Any] = {"components": {component: lookup.to_json() for component, lookup in found.items()}}
     if "nvml_mock" in git:
         answer["git"] = {"checkout": git["nvml_mock"].source, **git["nvml_mock"].to_json()}
     if "device_plugin" in git:
         manifest = git["device_plugin"]
         answer["manifests"] = {"device_plugin": {"source": manifest.source, **manifest.to_json()}}
+    if damages:
+        answer["damages"] = list(damages)
     return answer
 
 
-def _print(found: Mapping[str, Lookup], git: Mapping[str, Lookup], console: Console | None) -> None:
+def _print(
+    found: Mapping[str, Lookup], git: Mapping[str, Lookup], damages: Sequence[str], console: Console | None
+) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -86,6 +92,8 @@ def _print(found: Mapping[str, Lookup], git: Mapping[str, Lookup], console: Cons
             console.print(Text(_plain(warning, keep_lines=True), "yellow"))
         for sentence in lookup.content:
             console.print(Text(_plain(f"\n{component}: {sentence}.", keep_lines=True), "yellow"))
+    for sentence in damages:
+        console.print(Text(_plain(f"\n{sentence}", keep_lines=True), "yellow"))
 
 
 def _cells(lookup: Lookup) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.verdict import Boundary, CheckResult, Excuse, Judgement, Verdict, worst
-from kai_lab_pipeline.lab.version_sets import Lane, VersionSet
+from kai_lab_pipeline.lab.version_sets import Lane, VersionSet, texts
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class VerdictRecord:
         values = data.get("values")
         return cls(
             key=str(data["key"]),
-            versions=dict(data["versions"]),
+            versions=texts(data["versions"]),
             lane=Lane(data["lane"]),
             backend=str(data["backend"]),
             at=at,
@@ -130,7 +130,7 @@ class VerdictRecord:
             crossing=data.get("crossing"),
             evidence=str(data.get("evidence", "")),
             infrastructure=str(data.get("infrastructure", "")),
-            digests=dict(data.get("digests", {})),
+            digests=texts(data.get("digests", {})),
             unexpected_passes=tuple(data.get("unexpected_passes", ())),
             values=None if values is None else ClaimVerdict.from_json(values),
         )

@@ -53,8 +53,18 @@ class VersionSet:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VersionSet:
-        """The inverse of `to_json`. Raises KeyError or ValueError on something else."""
-        return cls(str(data["key"]), dict(data["versions"]), Lane(data["lane"]), tuple(data.get("moved", ())))
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on something else."""
+        versions, moved = texts(data["versions"]), tuple(data.get("moved", ()))
+        if not versions.keys() >= set(moved):
+            raise ValueError(f"no version is given for {', '.join(map(str, moved))}")
+        return cls(str(data["key"]), versions, Lane(data["lane"]), moved)
+
+
+def texts(data: Any) -> dict[str, str]:
+    """Names with a text each, as read from JSON. Raises TypeError for something else."""
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise TypeError(f"no names with texts: {data!r}"[:200])
+    return data
 
 
 def moved_components(pinned: Mapping[str, str], versions: Mapping[str, str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import datetime
 
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -166,4 +167,5 @@ def write_matrix_now(
     diffs = {key: stored.diff for key, stored in nights.sets().items() if stored.diff}
     matrix = build_matrix(nights.records(), settings.version_set(), diffs, today=now().date())
     summary = morning_summary(matrix, now=now(), last=nights.last_nightly(), next_at=next_at, on_since=on_since)
+    summary = replace(summary, details=(*summary.details, *nights.damages()))
     return matrix, summary, write_matrix(matrix, summary, nights.folder / "matrix", evidence_base="../..")

@@ -17,9 +17,10 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict import Finding, Verdict
 from kai_lab_pipeline.lab.verdict_record import VerdictRecord
-from kai_lab_pipeline.lab.version_sets import VersionSet
+from kai_lab_pipeline.lab.version_sets import VersionSet, texts
 from kai_lab_pipeline.lab.versions import repushed
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.journal import UNREADABLE, Journal
 from kai_lab_pipeline.workbench.state import write_atomic
 
 FOLDER = "_nightly"
@@ -44,6 +45,11 @@ class Comparison:
     @classmethod
     def of(cls, run_id: str, finding: Finding, text: str = "", *, lost: bool = False) -> Comparison:
         return cls(run_id, text, finding.verdict.value, finding.expected, finding.observed, finding.message, lost)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Comparison:
+        lost = bool(data.get("lost", False))
+        return cls(**texts({name: value for name, value in data.items() if name != "lost"}), lost=lost)
 
     @property
     def finding(self) -> Finding:
@@ -103,12 +109,12 @@ class StoredSet:
     def from_json(cls, data: Mapping[str, Any]) -> StoredSet:
         return cls(
             VersionSet.from_json(data),
-            dict(data.get("charts", {})),
-            dict(data.get("digests", {})),
-            {component: Comparison(**compared) for component, compared in data.get("comparisons", {}).items()},
-            dict(data.get("own_versions", {})),
-            {component: dict(values) for component, values in data.get("values", {}).items()},
-            dict(data.get("first_digests", {})),
+            texts(data.get("charts", {})),
+            texts(data.get("digests", {})),
+            {component: Comparison.from_json(found) for component, found in data.get("comparisons", {}).items()},
+            texts(data.get("own_versions", {})),
+            {component: texts(values) for component, values in data.get("values", {}).items()},
+            texts(data.get("first_digests", {})),
         )
 
 
@@ -117,6 +123,10 @@ class Nights:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.state_root / FOLDER
+        self._components = settings.version_set().keys()
+        self._verdicts = Journal(self.folder / "verdicts.jsonl")
+        self._nightlies = Journal(self.folder / "nightlies.jsonl")
+        self._told = Journal(self.folder / "told.jsonl")
 
     # -- version sets ----------------------------------------------------------------------------------------------
 
@@ -142,14 +152,18 @@ class Nights:
         """The version set of a partition key. Raises WrongUse for a key that nobody stored."""
         path = self.folder / "version_sets" / f"{key}.json"
         try:
-            return StoredSet.from_json(json.loads(path.read_text(encoding="utf-8")))
+            stored = StoredSet.from_json(json.loads(path.read_text(encoding="utf-8")))
+            if stored.version_set.key != key:
+                raise ValueError(f"it holds version set {stored.version_set.key!r}")
+            self._check_components(stored.version_set.versions)
+            return stored
         except FileNotFoundError:
             raise WrongUse(
                 f"No version set is stored for partition {key!r}",
                 where=str(path),
                 next_step="Add it with: kai-lab nightly --add kai_scheduler=v0.18.3 (any component=version).",
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise LabError("A version set cannot be read", where=str(path), seen=str(error)) from error
 
     def add_comparison(self, key: str, component: str, comparison: Comparison) -> None:
@@ -160,9 +174,11 @@ class Nights:
 
     def sets(self) -> dict[str, StoredSet]:
         """All stored version sets that can be read, by key."""
-        keys = sorted(path.stem for path in (self.folder / "version_sets").glob("*.json"))
-        found = {key: self._readable(key) for key in keys}
+        found = {key: self._readable(key) for key in self._keys()}
         return {key: stored for key, stored in found.items() if stored is not None}
+
+    def _keys(self) -> list[str]:
+        return sorted(path.stem for path in (self.folder / "version_sets").glob("*.json"))
 
     def _readable(self, key: str) -> StoredSet | None:
         try:
@@ -184,20 +200,32 @@ class Nights:
     # -- verdicts --------------------------------------------------------------------------------------------------
 
     def add_record(self, record: VerdictRecord) -> None:
-        self._append("verdicts.jsonl", record.to_json())
+        self._verdicts.append(record.to_json())
 
     def records(self) -> list[VerdictRecord]:
-        """All verdicts, in the order in which they were written."""
-        return [VerdictRecord.from_json(data) for data in self._lines("verdicts.jsonl")]
+        """All verdicts that can be read, in the order in which they were written."""
+        return self._verdicts.read(self._verdict)[0]
+
+    def _verdict(self, data: Mapping[str, Any]) -> VerdictRecord:
+        record = VerdictRecord.from_json(data)
+        self._check_components(record.versions)
+        return record
+
+    def _check_components(self, versions: Mapping[str, str]) -> None:
+        """Raises ValueError where versions are not those of the lab's components: nothing can be told from them."""
+        if versions.keys() != self._components:
+            raise ValueError(
+                f"versions of {', '.join(versions) or 'nothing'}, and not of {', '.join(self._components)}"
+            )
 
     # -- nightlies and notices -------------------------------------------------------------------------------------
 
     def add_nightly(self, nightly: Nightly) -> None:
-        self._append("nightlies.jsonl", nightly.to_json())
+        self._nightlies.append(nightly.to_json())
 
     def last_nightly(self) -> Nightly | None:
-        lines = list(self._lines("nightlies.jsonl"))
-        return Nightly.from_json(lines[-1]) if lines else None
+        found, _ = self._nightlies.read(Nightly.from_json)
+        return found[-1] if found else None
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -209,32 +237,31 @@ class Nights:
 
     def told(self, channel: str) -> set[str]:
         """Ids of regressions that a notice went out for by this channel."""
-        return {str(line["id"]) for line in self._lines("told.jsonl") if line.get("channel", channel) == channel}
+        return {identity for identity, by in self._told.read(_notice)[0] if by in ("", channel)}
 
     def tell(self, identity: str, channel: str) -> None:
         """Note that a regression was told by a channel."""
-        self._append("told.jsonl", {"id": identity, "channel": channel})
+        self._told.append({"id": identity, "channel": channel})
 
-    # -- files -----------------------------------------------------------------------------------------------------
+    # -- damage ----------------------------------------------------------------------------------------------------
 
-    def _append(self, name: str, data: Mapping[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / name, "a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            text = file.read()
-            # A line that a killed writer left half is closed first, so that it cannot swallow this one.
-            file.write(("" if not text or text.endswith("\n") else "\n") + json.dumps(data) + "\n")
+    def damages(self) -> tuple[str, ...]:
+        """A sentence for each file of the store that cannot be read, or not all of it. Raises OSError."""
+        return (
+            *(said for said in map(self._damage_of_set, self._keys()) if said),
+            *self._verdicts.damage(self._verdict),
+            *self._nightlies.damage(Nightly.from_json),
+            *self._told.damage(_notice),
+        )
 
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def _damage_of_set(self, key: str) -> str:
         try:
-            text = (self.folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return
-        for line in text.splitlines():
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue  # half of a line, of a writer that was killed
-            if isinstance(found, dict):
-                yield found
+            self.load(key)
+        except LabError as error:
+            return f"{error.where}: version set {key} cannot be read ({error.seen}). Add it again, or delete the file."
+        return ""
+
+
+def _notice(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Id and channel of a notice; notices of an older version went out by all channels."""
+    return str(data["id"]), str(data.get("channel", ""))
