@@ -267,6 +267,16 @@ def test_a_flake_is_told_in_the_summary_of_its_night() -> None:
         f"{key}, claim 7: flake. Broken once, held 2026-11-27 02:00 with the same versions: run it again to tell.",
     )
     assert told.text().count("run it again to tell") == 1
+    assert (told.not_evaluated, told.exit_code()) == ((key,), 3), "broken once, and not run again yet"
+
+
+def test_the_news_of_another_backend_are_none_of_this_night() -> None:
+    there = record(KAI_18, backend="kind", unexpected_passes=("a.c",))
+    here = record(KAI_18, unexpected_passes=("a.d",))
+    last = replace(night(KAI_18), backend="rehearsal", records_before=0)
+    text = morning_summary(build_matrix([there, here], PINNED), now=NOW, last=last, next_at=None).text()
+    assert "a.d is excused and held all the same" in text
+    assert "a.c" not in text
 
 
 def test_held_then_broken_once_asks_for_a_rerun_and_twice_is_a_regression() -> None:

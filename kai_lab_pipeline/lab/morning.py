@@ -10,7 +10,7 @@ from typing import Any
 
 from kai_lab_pipeline.lab.attribution import FAILURES, Cell, Kind, subjects
 from kai_lab_pipeline.lab.evidence import parse_time
-from kai_lab_pipeline.lab.version_matrix import Matrix, Row
+from kai_lab_pipeline.lab.version_matrix import Matrix, Row, row_news
 
 ALARM_AFTER = timedelta(hours=26)
 """A nightly that is older than this did not run: a day, and two hours for a late or slow one."""
@@ -29,7 +29,6 @@ class Nightly:
     records_before: int | None = None
     """How many verdicts were kept when it began: those after them are its own, whatever clocks say. None in entries of
     an older version."""
-
     waiting: int = 0
     """How many version sets were due beside `keys`, more than the cap of a night lets in."""
 
@@ -93,7 +92,7 @@ class Summary:
     """Version sets that got their first verdict in the last nightly."""
     broken: tuple[str, ...] = ()
     not_evaluated: tuple[str, ...] = ()
-    """Version sets of the last nightly without a verdict; they are tried again."""
+    """Version sets of the last nightly without a verdict, or with one that may be chance; they are tried again."""
     details: tuple[str, ...] = field(default=())
     flakes: tuple[str, ...] = ()
     """What broke and held with the very same content in the last nightly: run again, or to be run again."""
@@ -149,7 +148,7 @@ def morning_summary(
     tonight = [row for row in rows if last is not None and last.made(row)]
     judged = {row.version_set.key for row in tonight}
     missing = [key for key in (last.keys if last else ()) if key not in judged]
-    lost = [row.version_set.key for row in tonight if row.state is Kind.NOT_EVALUATED]
+    lost = [row.version_set.key for row in tonight if row.state is Kind.NOT_EVALUATED or _unsettled(row)]
     return Summary(
         last=last,
         next_at=next_at,
@@ -162,7 +161,7 @@ def morning_summary(
                 f"{key}: no verdict, it was not reached or ended before its report; it is tried again."
                 for key in missing
             ),
-            *_shared(matrix, judged),
+            *(sentence for row in tonight for sentence in row_news(row)),
             *(last.could_not_look if last else ()),
         ),
         flakes=tuple(_flakes(tonight)),
@@ -214,6 +213,10 @@ def _details(rows: list[Row]) -> list[str]:
     return lines
 
 
+def _unsettled(row: Row) -> bool:
+    return row.state is Kind.FLAKE and any(cell.needs_rerun for cell in row.every_cell)
+
+
 def _flakes(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         for told, cells in _by_cause(tuple(cell for cell in row.every_cell if cell.kind is Kind.FLAKE)):
@@ -224,7 +227,3 @@ def _by_cause(cells: Sequence[Cell]) -> Iterator[tuple[str, tuple[Cell, ...]]]:
     """What is said of cells that follow each other and have the same cause, once."""
     for told, found in itertools.groupby(cells, key=lambda cell: f"{cell.kind}. {cell.sentence}"):
         yield told, tuple(found)
-
-
-def _shared(matrix: Matrix, keys: set[str]) -> list[str]:
-    return [sentence for sentence in matrix.news() if sentence.partition(":")[0] in keys]

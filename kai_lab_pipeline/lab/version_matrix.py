@@ -93,7 +93,7 @@ class Matrix:
 
     def news(self) -> tuple[str, ...]:
         """What is worth a look and no failure: boundary moved, excuses that are not needed, re-pushed charts."""
-        return tuple(sentence for row in self.rows for sentence in _row_news(row))
+        return tuple(sentence for row in self.rows for sentence in row_news(row))
 
 
 def _identity(row: Row, cell: Cell) -> str:
@@ -103,7 +103,8 @@ def _identity(row: Row, cell: Cell) -> str:
     return f"{row.backend}/{row.version_set.lane}/{what}/{subject}"
 
 
-def _row_news(row: Row) -> Iterator[str]:
+def row_news(row: Row) -> Iterator[str]:
+    """What is worth a look in a row and no failure, as sentences."""
     name = row.version_set.key
     for cell in row.cells:
         if cell.kind is Kind.BOUNDARY_MOVED:
