@@ -149,10 +149,10 @@ def test_a_night_that_judges_nothing_is_told_as_such_and_says_first_that_one_was
 def test_sets_are_retired_when_nothing_moves_in_them_any_more_or_when_they_are_old(settings: Settings) -> None:
     nights = Nights(settings)
     sets = [nights.load(key) for key in keep(settings, nights, kai_scheduler=["v0.18.2"], nvml_mock=["0.4.0"])]
-    assert retired(settings, nights) == []
+    assert retired(settings, nights) == {}
     old = sets[0]
     nights.add_record(replace(record(old), at=now() - timedelta(days=settings.nightly.keep_days + 1)))
-    assert retired(settings, nights) == [old.version_set.key]
+    assert list(retired(settings, nights)) == [old.version_set.key]
     moved = settings.charts.model_copy(
         update={
             "kai_scheduler": settings.charts.kai_scheduler.model_copy(update={"version": "v0.18.2"}),

@@ -1,5 +1,6 @@
 """The night in Dagster: a sensor that finds version sets, and a schedule that runs them."""
 
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -16,6 +17,7 @@ from kai_lab_pipeline.automation.partitions import (
     begin_night,
     look,
     not_looked,
+    retire,
     retired,
     to_confirm,
 )
@@ -164,16 +166,14 @@ def _tonight(context: dg.ScheduleEvaluationContext, settings: Settings) -> Night
     Raises WrongUse while `kai-lab nightly` is at work, and where candidates have no cluster of their own.
     """
     own_cluster(settings)
-    nights = Nights(settings)
+    began, nights = time.monotonic(), Nights(settings)
     if nights.folder.is_dir():
         WriteLock(nights.folder).check_free()  # `kai-lab nightly` is at it: the same versions must not be built twice
     _, failed = _looked(settings, nights)
     close_unfinished(context.instance)
     busy = at_work(context.instance)
-    for key in retired(settings, nights):
-        if key not in busy:
-            nights.forget(key)
-            context.instance.delete_dynamic_partition(VERSION_SETS.name or "", key)
+    for sentence in retire(context.instance, settings, nights, busy, until=began + LOOK_S):
+        context.log.info(sentence)
     return begin_night(settings, nights, busy, failed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,10 +12,12 @@ import dagster as dg
 
 from kai_lab_pipeline.clients.discovery import Lookup, look_up, look_up_git
 from kai_lab_pipeline.lab.due import Due, Reason, due
+from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.version_matrix import build_matrix
 from kai_lab_pipeline.lab.version_sets import candidate_sets, sort_key, version_set
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench.candidates import clean_up_candidate
 from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
 from kai_lab_pipeline.workbench.set_digests import look_at, seen_in, with_content
@@ -28,11 +32,13 @@ CANDIDATE_GATES = frozenset({"cluster.node_ready"})
 def look(settings: Settings, nights: Nights) -> dict[str, Lookup]:
     """Ask the registries for new versions, and store the version sets worth a lab. Raises WrongUse, OSError.
 
+    One that was retired because its verdict is old is not stored again.
     What the checkouts tell is there under names such as ``nvml_mock (git)``: to be told, no version sets of its own.
     """
     with with_registry(settings) as asked:
         found = look_up(asked)
-        new = {one.version_set.key: one for one in reversed(sets_found(settings, found))}
+        old = _old(settings, nights)
+        new = {key: one for one in reversed(sets_found(settings, found)) if (key := one.version_set.key) not in old}
         sets = {**_stored(settings, nights), **new}
         digests = look_at(asked, found, sets.values())
     found = with_content(settings, nights, found, digests)
@@ -55,20 +61,48 @@ def sets_found(settings: Settings, found: dict[str, Lookup]) -> list[StoredSet]:
     return [StoredSet(version_set, {}, {}) for version_set in sets]
 
 
-def retired(settings: Settings, nights: Nights) -> list[str]:
-    """Keys to retire: nothing moves in them any more, or their newest verdict is older than lab.toml keeps."""
-    newest = {record.key: record.at for record in nights.records()}
-    oldest = now() - timedelta(days=settings.nightly.keep_days)
+def retired(settings: Settings, nights: Nights) -> dict[str, str]:
+    """Why a stored version set is to be retired, by key; the pinned set never is."""
     pinned = settings.version_set()
     baseline = version_set(pinned, {}).key
-    gone = []
+    reasons = dict.fromkeys(_old(settings, nights), f"it has had no new verdict for {settings.nightly.keep_days} days")
+    found = {}
     for key, stored in nights.sets().items():
         moved = any(stored.version_set.versions.get(name) != version for name, version in pinned.items())
-        if key == baseline:
+        reason = reasons.get(key, "") if moved else "its versions are the pinned ones by now"
+        if reason and key != baseline:
+            found[key] = reason
+    return found
+
+
+def _old(settings: Settings, nights: Nights) -> set[str]:
+    """Keys whose newest verdict is older than lab.toml keeps."""
+    newest = {record.key: record.at for record in nights.records()}
+    oldest = now() - timedelta(days=settings.nightly.keep_days)
+    return {key for key, at in newest.items() if at < oldest}
+
+
+def retire(
+    instance: dg.DagsterInstance, settings: Settings, nights: Nights, busy: Container[str], *, until: float = math.inf
+) -> list[str]:
+    """Forget the version sets to be retired, with their clusters and partitions; says which, and which could not be.
+
+    Those in `busy` stay, and so does one whose cluster cannot be removed now: nobody else would know of it. None is
+    begun when `time.monotonic()` is past `until`.
+    """
+    said = []
+    for key, reason in retired(settings, nights).items():
+        if key in busy or time.monotonic() > until:
             continue
-        if not moved or (key in newest and newest[key] < oldest):
-            gone.append(key)
-    return gone
+        try:
+            clean_up_candidate(settings, nights.load(key), broken=False)
+        except LabError as error:
+            said.append(f"{key} is not retired yet: {error.text()}")
+            continue
+        nights.forget(key)
+        instance.delete_dynamic_partition(PARTITIONS_NAME, key)
+        said.append(f"{key} is retired: {reason}")
+    return said
 
 
 def begin_night(settings: Settings, nights: Nights, busy: Container[str], could_not_look: Sequence[str]) -> Nightly:

@@ -47,7 +47,7 @@ def nightly_command(*, add: Sequence[str], chart: Sequence[str], image: Sequence
 def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as_json: bool) -> int:
     from kai_lab_pipeline.assets.matrix import next_night, on_since
     from kai_lab_pipeline.automation.nightly import at_work
-    from kai_lab_pipeline.automation.partitions import begin_night, look, not_looked
+    from kai_lab_pipeline.automation.partitions import begin_night, look, not_looked, retire
 
     out = console(stderr=as_json)
     found = look(settings, nights)
@@ -61,6 +61,8 @@ def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as
         busy = at_work(instance)
         for key in sorted(busy):
             out.print(f"{key}: a run that Dagster shows is at work on it", markup=False)
+        for sentence in retire(instance, settings, nights, busy | {stored.version_set.key for stored in added}):
+            out.print(sentence, markup=False)
         late = alarm(now(), nights.last_nightly(), next_night(instance, settings), on_since(instance))
         if late:
             out.print(f"ALARM: {late}", markup=False)
