@@ -237,3 +237,30 @@ def test_a_look_that_takes_too_long_costs_no_tick(settings: Settings, monkeypatc
     with dg.DagsterInstance.ephemeral() as instance:
         assert "could not look: the registries were not asked through within 0.01 s" in sensor_says(settings, instance)
     over.set()
+
+
+@pytest.mark.parametrize("again", ["added again", "left to the next night"])
+def test_a_local_chart_edited_in_place_is_judged_again(settings: Settings, nights: Nights, again: str) -> None:
+    folder = settings.root / "mine" / "kai-scheduler"
+    folder.mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("name: kai-scheduler\nversion: v0.18.2\n")
+    manifest = settings.root / "new.yaml"
+    manifest.write_text("kind: DaemonSet\n")
+
+    def add() -> list[str]:
+        charts = {"kai_scheduler": "mine/kai-scheduler", "device_plugin": "new.yaml"}
+        added = add_version_set(settings, {"device_plugin": "v0.19.0"}, charts)
+        return [stored.version_set.key for stored in added]
+
+    [key] = add()
+    night(settings, nights)
+    assert add() == [key]
+    assert night(settings, nights) == {}, "nothing was edited"
+    for edited in (folder / "values.yaml", manifest):
+        edited.write_text("edited: true\n")
+        if again == "added again":
+            add()
+            assert [one.version_set.key for one in waiting(settings, nights)] == [key]
+        assert night(settings, nights) == {key: Reason.REPUSHED}
+    shutil.rmtree(folder)
+    assert night(settings, nights) == {}, "what is gone has no other content"

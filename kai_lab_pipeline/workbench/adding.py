@@ -17,6 +17,7 @@ from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.chart_comparison import with_registry
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
+from kai_lab_pipeline.workbench.set_digests import look_at, seen_in
 
 MANIFESTS = ("device_plugin",)
 """Components that are a manifest: their chart is the manifest's file."""
@@ -116,10 +117,10 @@ def _image_values(component: str, image: str) -> dict[str, str]:
 
 
 def _looked_at(settings: Settings, stored: StoredSet) -> dict[str, str]:
-    """Digests of the charts that move; raises WrongUse for a chart that is not there, LabError where nobody answers."""
+    """What the set's charts hold, those on this machine too; raises WrongUse for a chart that is not there, LabError
+    where nobody answers."""
     candidate = candidate_settings(settings, stored)
     charts = candidate.charts.by_component()
-    digests = {}
     with with_registry(settings) as asked, OciClient.from_settings(asked) as client:
         for component in stored.version_set.moved:
             chart = charts.get(component)
@@ -127,7 +128,6 @@ def _looked_at(settings: Settings, stored: StoredSet) -> dict[str, str]:
                 continue
             try:
                 client.chart_metadata(chart.chart, chart.version)
-                digests[component] = client.digest(chart.chart, chart.version)
             except (RegistryNotFound, NotAChart) as error:
                 raise WrongUse(
                     f"There is no chart {chart.version} of {component}",
@@ -135,8 +135,9 @@ def _looked_at(settings: Settings, stored: StoredSet) -> dict[str, str]:
                     seen=error.what,
                     next_step="kai-lab versions lists what there is; a local chart or another reference can be named.",
                 ) from error
+        digests = look_at(asked, {}, [stored])
     _rehearsable(candidate, stored)
-    return digests
+    return seen_in(settings, stored, digests)
 
 
 def _rehearsable(candidate: Settings, stored: StoredSet) -> None:
