@@ -174,6 +174,16 @@ def test_a_candidate_has_its_versions_and_a_cluster_of_its_own(settings: Setting
     assert candidate.charts.kai_scheduler == settings.charts.kai_scheduler
 
 
+def test_what_was_forgotten_while_somebody_looked_stays_forgotten(settings: Settings) -> None:
+    nights = Nights(settings)
+    [key, *_] = keep(settings, nights, kai_scheduler=["v0.18.2"])
+    nights.see(key, {"kai_scheduler": "sha256:other"})
+    assert nights.load(key).digests["kai_scheduler"] == "sha256:other"
+    nights.forget(key)
+    nights.see(key, {"kai_scheduler": "sha256:third"})
+    assert key not in nights.sets()
+
+
 def test_half_a_line_of_a_killed_writer_loses_nothing_else(settings: Settings) -> None:
     nights = Nights(settings)
     stored = StoredSet(version_set(settings.version_set(), {"kai_scheduler": "v0.18.2"}), {}, {})

@@ -264,3 +264,14 @@ def test_a_local_chart_edited_in_place_is_judged_again(settings: Settings, night
         assert night(settings, nights) == {key: Reason.REPUSHED}
     shutil.rmtree(folder)
     assert night(settings, nights) == {}, "what is gone has no other content"
+
+
+def test_a_chart_of_somebodys_own_repository_that_is_gone_is_told(
+    settings: Settings, nights: Nights, registry: RehearsalRegistry
+) -> None:
+    registry.push_chart("me/kai-scheduler", CHARTS[KAI_REPOSITORY][0], "v0.18.2")
+    reference = settings.charts.kai_scheduler.chart.replace(KAI_REPOSITORY, "me/kai-scheduler")
+    add_version_set(settings, {"kai_scheduler": "v0.18.2"}, {"kai_scheduler": reference})
+    assert "not known" not in look(settings, nights)["kai_scheduler"].sentence
+    del registry.manifests["me/kai-scheduler"]
+    assert "not known whether pushed again: v0.18.2 (" in look(settings, nights)["kai_scheduler"].sentence

@@ -42,8 +42,12 @@ def look(settings: Settings, nights: Nights) -> dict[str, Lookup]:
         sets = {**_stored(settings, nights), **new}
         digests = look_at(asked, found, sets.values())
     found = with_content(settings, nights, found, digests)
-    for one in sets.values():
-        nights.keep(replace(one, digests=seen_in(settings, one, digests)))
+    for key, one in sets.items():
+        seen = seen_in(settings, one, digests)
+        if key in new:
+            nights.keep(replace(one, digests=seen))
+        else:
+            nights.see(key, seen)
     return found | {f"{component} (git)": lookup for component, lookup in look_up_git(settings).items()}
 
 

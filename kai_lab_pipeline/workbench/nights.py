@@ -142,6 +142,13 @@ class Nights:
                 self.save(found)
         return found
 
+    def see(self, key: str, digests: Mapping[str, str]) -> None:
+        """Keep what the charts of a stored version set hold now; nothing where it was forgotten meanwhile."""
+        with self._changing_sets():
+            before = self._readable(key)
+            if before is not None and (found := before.with_digests(digests)) != before:
+                self.save(found)
+
     def save(self, stored: StoredSet) -> None:
         """Write a version set; one that is there is replaced."""
         sets = self.folder / "version_sets"
@@ -195,7 +202,9 @@ class Nights:
             yield
 
     def forget(self, key: str) -> None:
-        (self.folder / "version_sets" / f"{key}.json").unlink(missing_ok=True)
+        """Take a version set out of the store; its verdicts stay."""
+        with self._changing_sets():
+            (self.folder / "version_sets" / f"{key}.json").unlink(missing_ok=True)
 
     # -- verdicts --------------------------------------------------------------------------------------------------
 

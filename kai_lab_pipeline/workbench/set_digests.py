@@ -42,7 +42,9 @@ def with_content(
     here = [record for record in nights.records() if record.backend == settings.lab.backend]
     judged = {record.key: record for record in here if record.judged}
     news: dict[str, set[str]] = {}
+    own: dict[ChartAt, str] = {}
     for key, stored in nights.sets().items():
+        own |= {chart: component for component, chart in charts_of(settings, stored).items()}
         known = {**stored.first_digests, **judged[key].digests} if key in judged else stored.digests
         for component in repushed(known, seen_in(settings, stored, digests)):
             news.setdefault(component, set()).add(stored.version_set.versions[component])
@@ -51,7 +53,9 @@ def with_content(
             lookup,
             repushed=tuple(sorted(news.get(component, ()))),
             undigested={
-                chart.version: reason for chart, reason in digests.unknown.items() if chart.reference == lookup.source
+                chart.version: reason
+                for chart, reason in digests.unknown.items()
+                if chart.reference == lookup.source or own.get(chart) == component
             },
         )
         for component, lookup in found.items()
