@@ -12,7 +12,7 @@ from kai_lab_pipeline.clients.tools import Outcome, ToolError
 from kai_lab_pipeline.lab.diagnosis import Nature, diagnose_objects, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
-from kai_lab_pipeline.lab.diagnosis.model import Fact, filled
+from kai_lab_pipeline.lab.diagnosis.model import LAB_NAMES, Fact, filled
 from kai_lab_pipeline_tests.fault_samples import diagnosis_of, recorded, samples
 
 KIND_STEP = re.compile(
@@ -75,7 +75,7 @@ def test_a_fault_says_what_why_and_what_to_do(fault: Any) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_every_place_in_a_remedy_can_be_filled(fault: Any) -> None:
-    given = set(fault.defaults) | STRUCTURAL
+    given = set(fault.defaults) | set(LAB_NAMES) | STRUCTURAL
     for sign in fault.signs:
         given |= set(sign.pattern.groupindex) if sign.pattern else set()
     wanted = set(re.findall(r"\{([a-z_]+)\}", " ".join((fault.cause, *fault.remedy, *fault.elsewhere))))
@@ -92,6 +92,7 @@ def test_a_remedy_fits_what_the_lab_runs_on(fault: Any) -> None:
         assert steps, backend
         of_kind = [step for step in steps if KIND_STEP.search(step)]
         assert own or of_kind == [], backend
+        assert own or backend == "context" or not any(step.startswith("helm ") for step in steps), "nobody runs helm"
     if not own:
         assert "kubectl debug node" not in " ".join(fault.remedy_on("rehearsal")), "nobody can enter a simulated node"
     if fault.elsewhere:

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
-from kai_lab_pipeline.lab.diagnosis.model import Fault, Nature, filled
+from kai_lab_pipeline.lab.diagnosis.model import Fault, Nature, filled, names_for
 
 _HEAD = """\
 # Known issues
@@ -68,11 +68,11 @@ def _entry(fault: Fault) -> str:
 
 
 def _prose(text: str, fault: Fault) -> str:
-    return _escaped(filled(text, fault.defaults, command=False))
+    return _escaped(filled(text, names_for(fault, {}, command=False), command=False))
 
 
 def _step(step: str, fault: Fault) -> str:
-    text = filled(step, fault.defaults, command=False)
+    text = filled(step, names_for(fault, {}, command=True), command=False)
     return _code(text) if _COMMAND.match(step) else _escaped(text)
 
 

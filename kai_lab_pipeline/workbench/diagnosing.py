@@ -11,9 +11,11 @@ from contextlib import suppress
 from typing import TypeVar
 
 from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
+from kai_lab_pipeline.lab.diagnosis.reach import reaching
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import Judgement
+from kai_lab_pipeline.report.context import ClusterAccess
 from kai_lab_pipeline.workbench.lab import Lab, ancestors
 
 GATHER_S = 12.0
@@ -61,4 +63,6 @@ def diagnose_asset(lab: Lab, asset: str, errors: Collection[str] = ()) -> Diagno
 
 
 def _diagnosed(lab: Lab, seen: Callable[[], Evidence], errors: Collection[str]) -> Diagnosis:
-    return within(DIAGNOSE_S, lambda: diagnose_evidence(seen(), lab.expectations, errors)) or Diagnosis()
+    found = within(DIAGNOSE_S, lambda: diagnose_evidence(seen(), lab.expectations, errors)) or Diagnosis()
+    access = ClusterAccess(kubeconfig=str(lab.backend.kubeconfig_hint()))
+    return reaching(found, access.kubectl(), access.helm())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
-from kai_lab_pipeline.lab.diagnosis.model import GENERIC, Cause, Diagnosis, Fact, Fault, Nature, Sign, filled
+from kai_lab_pipeline.lab.diagnosis.model import GENERIC, Cause, Diagnosis, Fact, Fault, Nature, Sign, filled, names_for
 from kai_lab_pipeline.lab.diagnosis.text import hits, lowered, text_fact
 
 EVIDENCE_LINES = 5
@@ -133,10 +133,11 @@ def _ranked(ordered: Sequence[_Found], looked_at: Sequence[str], backend: str) -
 
 
 def _cause(entry: _Found, backend: str) -> Cause:
-    names = {**entry.fault.defaults, **{key: value for key, value in entry.names.items() if value}}
+    words = names_for(entry.fault, entry.names, command=False)
+    names = names_for(entry.fault, entry.names, command=True)
     return Cause(
         fault=entry.fault,
-        cause=filled(entry.fault.cause, names, command=False),
+        cause=filled(entry.fault.cause, words, command=False),
         remedy=tuple(filled(step, names, command=True) for step in entry.fault.remedy_on(backend)),
         evidence=tuple(entry.lines[:EVIDENCE_LINES]),
         specificity=entry.specificity,

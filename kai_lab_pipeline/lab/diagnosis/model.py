@@ -86,6 +86,12 @@ class Sign:
 
 MAKE_ANEW = "kai-lab run, without a scenario, makes the rehearsed cluster anew"
 """What mends a simulated node, which nobody can log in to."""
+CORRECT = "kai-lab run, once lab.toml has it right: the rehearsal installs charts itself, without helm"
+"""What mends a simulated release."""
+LAB_NAMES: Mapping[str, str] = {"cluster": "kai-hami-test", "node": "kai-hami-test-control-plane"}
+"""Names of the lab's own cluster, where nothing that was seen tells another."""
+_CONTROL_PLANE = "-control-plane"
+_NEEDS_HELM = re.compile(r"^(?:or )?helm\b")
 _NEEDS_KIND = re.compile(r"^(?:or )?docker (?!login\b|logout\b|manifest\b)|(?<![{\w])kind(?![}\w])")
 
 
@@ -128,9 +134,11 @@ class Fault:
         if backend not in ("context", "rehearsal") or self.id.startswith(("docker.", "kind.")):
             return self.remedy
         fitting = tuple(step for step in self.remedy if not needs_kind(step))
-        if fitting == self.remedy:
-            return fitting
-        return (*fitting, MAKE_ANEW) if backend == "rehearsal" else self.elsewhere or fitting
+        if backend == "context":
+            return fitting if fitting == self.remedy else self.elsewhere or fitting
+        without_helm = tuple(step for step in fitting if not _NEEDS_HELM.search(step))
+        of_kind, of_helm = len(fitting) < len(self.remedy), len(without_helm) < len(fitting)
+        return (*without_helm, *((CORRECT,) if of_helm else ()), *((MAKE_ANEW,) if of_kind else ()))
 
     @property
     def anchor(self) -> str:
@@ -222,6 +230,21 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     return re.compile(pattern, re.IGNORECASE) if pattern else None
 
 
+def names_for(fault: Fault, seen: Mapping[str, str], *, command: bool) -> dict[str, str]:
+    """The names that fill in a fault's sentence or, with `command`, its commands: what was seen before what is usual.
+
+    In a command a default in prose is left out, so that ``<name>`` shows what is to be put there.
+    """
+    found = {key: value for key, value in seen.items() if value}
+    defaults = {key: value for key, value in fault.defaults.items() if not command or _COMMAND_WORD.match(value)}
+    node = found.get("node", "")
+    if node.endswith(_CONTROL_PLANE):
+        found.setdefault("cluster", node.removesuffix(_CONTROL_PLANE))
+    return {**LAB_NAMES, **defaults, **found}
+
+
+_COMMAND_WORD = re.compile(r"(?!(?:object|given|named|another|tool|devices)\Z)[a-z0-9/][\w./:-]*\Z|[A-Z]+\Z")
+"""Names of objects, paths, and placeholders in capitals."""
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9._:/@%+=,-]{1,200}\Z")
 

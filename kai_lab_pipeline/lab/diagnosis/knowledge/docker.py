@@ -98,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
         component="docker",
         title="Error response from daemon: Container ... is not running",
         cause="The node's container {container} is stopped, as after a reboot or a docker stop.",
-        remedy=("docker ps -a --filter label=io.x-k8s.kind.cluster", "docker start kai-hami-test-control-plane"),
+        remedy=("docker ps -a --filter label=io.x-k8s.kind.cluster", "docker start {node}"),
         signs=(
             said("is not running", r"container (?P<container>[0-9a-zA-Z_.-]{1,80}) is not running"),
             said("cannot exec in a stopped"),

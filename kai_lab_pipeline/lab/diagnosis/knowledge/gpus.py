@@ -19,7 +19,7 @@ FAULTS: tuple[Fault, ...] = (
         "has not put it on the node, or the plugin was started without the driver root and discovery flags of the "
         "lab's manifest.",
         remedy=(
-            "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64",
+            "docker exec {node} ls -l /var/lib/nvml-mock/driver/usr/lib64",
             "kubectl get pods -A -l app.kubernetes.io/name=nvml-mock",
             "kubectl apply -f manifests/device-plugin.yaml",
             _PLUGIN_LOG,
@@ -46,7 +46,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The library is there and cannot be loaded: the mock lacks a symbol that this program wants, and the "
         "loader calls that 'not found'. Mock and program are of different times.",
         remedy=(
-            "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64",
+            "docker exec {node} ls -l /var/lib/nvml-mock/driver/usr/lib64",
             "Take image, chart and device plugin of one pinned set: v0.3.0, 0.3.0, v0.18.2",
         ),
         signs=(
@@ -159,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "kubectl get pods -l app.kubernetes.io/name=nvml-mock -o wide",
             "kubectl describe pods -l app.kubernetes.io/name=nvml-mock",
-            "docker exec kai-hami-test-control-plane crictl images | grep nvml-mock",
+            "docker exec {node} crictl images | grep nvml-mock",
         ),
         signs=(seen("check", pattern=r"(?P<why>.{1,250})", check="nvml_mock_release.daemonset_ready", at=SYMPTOM),),
         links=(f"{MOCK}/issues/505",),

@@ -16,8 +16,8 @@ FAULTS: tuple[Fault, ...] = (
         cause="No registry has the image {image}: the name or tag is wrong, or it was built here and not loaded "
         "into the node.",
         remedy=(
-            "docker exec kai-hami-test-control-plane crictl images",
-            "kind load docker-image {image} --name kai-hami-test",
+            "docker exec {node} crictl images",
+            "kind load docker-image {image} --name {cluster}",
             "Correct the image or its tag; an image that is only on the node needs imagePullPolicy IfNotPresent "
             "and a tag",
         ),
@@ -39,7 +39,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The node cannot pull the image {image}; the reason stands in the pod's events.",
         remedy=(
             "kubectl describe pod -n {namespace} {pod}",
-            "docker exec kai-hami-test-control-plane crictl pull {image}",
+            "docker exec {node} crictl pull {image}",
             "Without internet: give a mirror in lab.toml [mirrors], or load the image and use a tag other than latest",
         ),
         signs=(
@@ -68,8 +68,8 @@ FAULTS: tuple[Fault, ...] = (
         title="ErrImageNeverPull",
         cause="The image {image} is not on the node, and imagePullPolicy Never forbids to pull it.",
         remedy=(
-            "kind load docker-image {image} --name kai-hami-test",
-            "docker exec kai-hami-test-control-plane crictl images",
+            "kind load docker-image {image} --name {cluster}",
+            "docker exec {node} crictl images",
         ),
         signs=(
             seen("container", reason="ErrImageNeverPull"),
@@ -169,7 +169,7 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "kubectl describe pod -n {namespace} {pod}",
             "kubectl get pods -n kube-system",
-            "docker exec kai-hami-test-control-plane journalctl -u containerd -n 50",
+            "docker exec {node} journalctl -u containerd -n 50",
         ),
         signs=(
             seen("event", reason="FailedCreatePodSandBox", at=CLASS),

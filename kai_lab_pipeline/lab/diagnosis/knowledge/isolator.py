@@ -91,7 +91,7 @@ FAULTS: tuple[Fault, ...] = (
         "another C library, so nothing is isolated. Static programs and musl images (busybox, Alpine) ignore "
         "ld.so.preload without a word.",
         remedy=(
-            "docker exec kai-hami-test-control-plane ls -l /usr/local/vgpu",
+            "docker exec {node} ls -l /usr/local/vgpu",
             "kubectl rollout status -n kai-resource-isolator daemonset/kai-resource-isolator-libsync",
             "kubectl exec POD -- ls -l {library}",
         ),

@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The reservation pod has an NVIDIA library, and NVML fails with {nvml_error}. This is not the lab's "
         "boundary: driver and library do not fit, devices are missing in the container, or the mock's "
         "configuration is broken.",
-        remedy=(*_LOGS, "docker exec kai-hami-test-control-plane ls -l /var/lib/nvml-mock/driver/usr/lib64"),
+        remedy=(*_LOGS, "docker exec {node} ls -l /var/lib/nvml-mock/driver/usr/lib64"),
         signs=(
             said(
                 "unable to initialize nvml:",
@@ -170,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
         "s, so pull it beforehand. This is not the lab's boundary.",
         remedy=(
             "kubectl describe pod -n kai-resource-reservation {pod}",
-            "docker exec kai-hami-test-control-plane crictl pull {image}",
+            "docker exec {node} crictl pull {image}",
         ),
         signs=(
             seen(

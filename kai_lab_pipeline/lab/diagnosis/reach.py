@@ -1,0 +1,32 @@
+"""Remedies for one lab: each command names the cluster it is for, so that no other one is met by following them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from kai_lab_pipeline.lab.diagnosis.model import Cause, Diagnosis
+
+_COMMAND = re.compile(r"(?:or )?(?:kubectl|helm|for) ")
+"""How a step begins that is a command, and no sentence about one."""
+_KUBECTL = re.compile(r"(?<![\w./-])kubectl (?!--kubeconfig|--context|config |version --client)")
+_HELM = re.compile(
+    r"(?<![\w./-])helm (?=(?:list|status|history|get|install|upgrade|uninstall|rollback|test)\b)(?!.*--kube-context)"
+)
+"""Helm's commands that ask a cluster."""
+
+
+def reaching(diagnosis: Diagnosis, kubectl: str, helm: str) -> Diagnosis:
+    """`diagnosis` with `kubectl` and `helm` (command and flags) in place of the bare commands of its remedies."""
+
+    def reached(step: str) -> str:
+        if _COMMAND.match(step) is None:
+            return step
+        return _HELM.sub(lambda _: f"{helm} ", _KUBECTL.sub(lambda _: f"{kubectl} ", step))
+
+    def of(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+        return tuple(replace(cause, remedy=tuple(map(reached, cause.remedy))) for cause in causes)
+
+    return replace(
+        diagnosis, causes=of(diagnosis.causes), expected=of(diagnosis.expected), harmless=of(diagnosis.harmless)
+    )

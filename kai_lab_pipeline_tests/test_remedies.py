@@ -1,0 +1,92 @@
+"""Remedies as they are told: for this lab's cluster and no other, with names that were seen and no prose for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kai_lab_pipeline.lab.diagnosis import diagnose_evidence, diagnose_objects, diagnose_text
+from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
+from kai_lab_pipeline.lab.diagnosis.model import CORRECT, Fault, filled, names_for
+from kai_lab_pipeline.lab.diagnosis.reach import reaching
+from kai_lab_pipeline_tests.damages import recorded
+from kai_lab_pipeline_tests.damages.draft import KIND
+
+KUBECTL, HELM = "kubectl --kubeconfig /labs/one/kubeconfig", "helm --kubeconfig /labs/one/kubeconfig"
+
+
+OF_NO_CLUSTER = ("kubectl config ", "kubectl --kubeconfig", "kubectl version --client")
+OF_A_CLUSTER = ("helm list", "helm upgrade", "helm uninstall", "helm rollback", "helm get", "helm status")
+
+
+@pytest.mark.parametrize("backend", ["kind", "context", "rehearsal"])
+def test_every_command_of_a_lab_names_its_cluster(backend: str) -> None:
+    """All remedies there are, as one diagnosis: a bare command would act on whatever context is current."""
+    found = diagnose_evidence(recorded(KIND))
+    [some] = found.expected
+    for fault in FAULTS:
+        names = names_for(fault, {}, command=True)
+        steps = tuple(filled(step, names, command=True) for step in fault.remedy_on(backend))
+        told = reaching(replace(found, causes=(replace(some, fault=fault, remedy=steps),)), KUBECTL, HELM)
+        for before, after in zip(steps, told.causes[0].remedy, strict=True):
+            if before.startswith("kubectl ") and not before.startswith(OF_NO_CLUSTER):
+                assert after.startswith(f"{KUBECTL} "), before
+            if before.startswith(OF_A_CLUSTER):
+                assert after.startswith(f"{HELM} "), before
+            if not before.startswith(("kubectl ", "helm ", "or ", "for ")):
+                assert after == before
+
+
+def test_what_a_remedy_says_of_a_command_stays_a_sentence() -> None:
+    found = diagnose_text("Error: INSTALLATION FAILED: cannot re-use a name that is still in use")
+    told = reaching(found, KUBECTL, HELM)
+    assert any(step.startswith(HELM) for step in told.causes[0].remedy)
+    assert [step for step in told.causes[0].remedy if step.startswith("With helm 4")] == [
+        step for step in found.causes[0].remedy if step.startswith("With helm 4")
+    ]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_no_command_has_prose_for_a_name(fault: Fault) -> None:
+    """Nothing was seen: what is not known stays as <name>."""
+    prose = [
+        value for value in fault.defaults.values() if " " in value or (value[:1].isupper() and not value.isupper())
+    ]
+    for step in (*fault.remedy, *fault.elsewhere):
+        command = filled(step, names_for(fault, {}, command=True), command=True)
+        if command.startswith(("kubectl ", "helm ", "docker ", "kind ", "crictl ")):
+            assert not [value for value in prose if value in command]
+
+
+def test_the_cluster_is_the_one_whose_node_was_seen() -> None:
+    waiting = {"reason": "ErrImageNeverPull", "message": 'Container image "nvml-mock:local" is not present'}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "nvml-mock-x", "namespace": "nvml-mock", "uid": "u"},
+        "spec": {"nodeName": "other-lab-control-plane", "containers": [{"name": "c", "image": "nvml-mock:local"}]},
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [
+                {
+                    "name": "c",
+                    "image": "nvml-mock:local",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"waiting": waiting},
+                }
+            ],
+        },
+    }
+    steps = " ".join(step for cause in diagnose_objects([pod]).causes for step in cause.remedy)
+    assert "kai-hami-test" not in steps
+    assert "docker exec other-lab-control-plane crictl images" in steps
+    assert "--name other-lab" in steps
+
+
+def test_a_simulated_release_is_mended_in_lab_toml() -> None:
+    [off] = [fault for fault in FAULTS if fault.id == "kai.sharing-off"]
+    assert CORRECT in off.remedy_on("rehearsal")
+    assert not any(step.startswith("helm ") for step in off.remedy_on("rehearsal"))
+    assert any(step.startswith("helm upgrade") for step in off.remedy_on("kind"))
