@@ -17,7 +17,15 @@ KUBECTL, HELM = "kubectl --kubeconfig /labs/one/kubeconfig", "helm --kubeconfig 
 
 
 OF_NO_CLUSTER = ("kubectl config ", "kubectl --kubeconfig", "kubectl version --client")
-OF_A_CLUSTER = ("helm list", "helm upgrade", "helm uninstall", "helm rollback", "helm get", "helm status")
+OF_A_CLUSTER = (
+    "helm list",
+    "helm upgrade",
+    "helm uninstall",
+    "helm rollback",
+    "helm get",
+    "helm status",
+    "helm history",
+)
 
 
 @pytest.mark.parametrize("backend", ["kind", "context", "rehearsal"])
@@ -30,11 +38,14 @@ def test_every_command_of_a_lab_names_its_cluster(backend: str) -> None:
         steps = tuple(filled(step, names, command=True) for step in fault.remedy_on(backend))
         told = reaching(replace(found, causes=(replace(some, fault=fault, remedy=steps),)), KUBECTL, HELM)
         for before, after in zip(steps, told.causes[0].remedy, strict=True):
-            if before.startswith("kubectl ") and not before.startswith(OF_NO_CLUSTER):
-                assert after.startswith(f"{KUBECTL} "), before
-            if before.startswith(OF_A_CLUSTER):
-                assert after.startswith(f"{HELM} "), before
-            if not before.startswith(("kubectl ", "helm ", "or ", "for ")):
+            sentence, colon, command = (
+                before.rpartition(": ") if not before.startswith("kubectl ") else ("", "", before)
+            )
+            if command.startswith("kubectl ") and not command.startswith(OF_NO_CLUSTER):
+                assert after.startswith(f"{sentence}{colon}{KUBECTL} "), before
+            elif command.removeprefix("or ").startswith(OF_A_CLUSTER):
+                assert after.removeprefix(f"{sentence}{colon}").removeprefix("or ").startswith(f"{HELM} "), before
+            elif " kubectl " not in command:
                 assert after == before
 
 

@@ -91,7 +91,7 @@ CORRECT = "kai-lab run, once lab.toml has it right: the rehearsal installs chart
 LAB_NAMES: Mapping[str, str] = {"cluster": "kai-hami-test", "node": "kai-hami-test-control-plane"}
 """Names of the lab's own cluster, where nothing that was seen tells another."""
 _CONTROL_PLANE = "-control-plane"
-_NEEDS_HELM = re.compile(r"^(?:or )?helm\b")
+_NEEDS_HELM = re.compile(r"(?:^|: )(?:or )?(?:helm\b|let helm\b)|^With helm 4")
 _NEEDS_KIND = re.compile(r"^(?:or )?docker (?!login\b|logout\b|manifest\b)|(?<![{\w])kind(?![}\w])")
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from kai_lab_pipeline.lab.diagnosis.model import Cause, Diagnosis
 
-_COMMAND = re.compile(r"(?:or )?(?:kubectl|helm|for) ")
-"""How a step begins that is a command, and no sentence about one."""
+_COMMAND = re.compile(r"(?:^|: )(?:or )?(?:kubectl|helm|for) ")
+"""Where a command begins in a step: the whole of it, or what a sentence ends in."""
 _KUBECTL = re.compile(r"(?<![\w./-])kubectl (?!--kubeconfig|--context|config |version --client)")
 _HELM = re.compile(
     r"(?<![\w./-])helm (?=(?:list|status|history|get|install|upgrade|uninstall|rollback|test)\b)(?!.*--kube-context)"
@@ -20,9 +20,11 @@ def reaching(diagnosis: Diagnosis, kubectl: str, helm: str) -> Diagnosis:
     """`diagnosis` with `kubectl` and `helm` (command and flags) in place of the bare commands of its remedies."""
 
     def reached(step: str) -> str:
-        if _COMMAND.match(step) is None:
+        begins = _COMMAND.search(step)
+        if begins is None:
             return step
-        return _HELM.sub(lambda _: f"{helm} ", _KUBECTL.sub(lambda _: f"{kubectl} ", step))
+        words, command = step[: begins.start()], step[begins.start() :]
+        return words + _HELM.sub(lambda _: f"{helm} ", _KUBECTL.sub(lambda _: f"{kubectl} ", command))
 
     def of(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         return tuple(replace(cause, remedy=tuple(map(reached, cause.remedy))) for cause in causes)
