@@ -68,10 +68,10 @@ def test_the_end_of_a_red_run_says_cause_then_mismatch_then_where_the_evidence_i
 ) -> None:
     made, said = sliced
     assert said.code == 1, said.text
-    kubeconfig = made.lab_dir / "rehearsal" / "kubeconfig"
+    config = made.lab_dir / "rehearsal" / "kubeconfig"
     order = [
         SLICED,
-        f"  Do: Leave one plugin without sharing: kubectl --kubeconfig {kubeconfig} apply -f manifests/device-plugin.yaml",
+        f"  Do: Leave one plugin without sharing: kubectl --kubeconfig {config} apply -f manifests/device-plugin.yaml",
         "  More: docs/known-issues.md#gpu-sliced",
         "broken device_plugin.eight_whole_gpus: ",
         "    observed 80",
