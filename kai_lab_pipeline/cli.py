@@ -5,6 +5,7 @@ Everything heavy is imported by the command that needs it: `--help` must come at
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import threading
@@ -171,6 +172,9 @@ def main() -> None:
     """Entry point: click's own usage errors exit with 2, an interrupt with 130."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: children ended, history kept
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Evidence is in any language and may hold half a character: what the terminal cannot show is replaced.
+        sys.stdout.reconfigure(errors="replace")
     try:
         cli.main(prog_name="kai-lab", standalone_mode=False)
     except click.ClickException as error:

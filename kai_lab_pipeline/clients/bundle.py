@@ -140,7 +140,8 @@ def write_observation(bundle: Path, asset: str, seen: Observation) -> Path:
         for path, content in _files(seen):
             target = staging / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(content, encoding="utf-8")
+            # A cluster can send half a character (a lone surrogate), which no encoding can write.
+            target.write_text(content, encoding="utf-8", errors="replace")
         return _swap_in(staging, bundle / asset)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kai_lab_pipeline.commands.common import told
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import in_words
 from kai_lab_pipeline.lab.verdict import Judgement, Verdict
@@ -26,11 +27,10 @@ def claims_json(judgement: Judgement, diagnosis: Diagnosis) -> dict[str, Any]:
 
 def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | None = None) -> None:
     """Print claims with their verdicts, what is known of why, then every check that did not hold with both sides."""
-    from rich.markup import escape
     from rich.table import Table
 
     marked = " (SIMULATED: nothing here was shown on a real cluster)" if judgement.backend == "rehearsal" else ""
-    table = Table(title=f"The lab's claims on backend {judgement.backend}{marked}", title_justify="left")
+    table = Table(title=f"The lab's claims on backend {told(judgement.backend)}{marked}", title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("claim")
     table.add_column("verdict")
@@ -39,7 +39,7 @@ def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | 
         good = sum(check.verdict is Verdict.HELD for check in claim.checks)
         style = _STYLE[claim.verdict]
         table.add_row(
-            str(claim.id), escape(claim.statement), f"[{style}]{claim.verdict}[/]", f"{good}/{len(claim.checks)}"
+            str(claim.id), told(claim.statement), f"[{style}]{claim.verdict}[/]", f"{good}/{len(claim.checks)}"
         )
     console.print(table)
     print_causes(console, diagnosis)
@@ -52,15 +52,15 @@ def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | 
         if finding.observed.startswith("blocked by "):
             blocked.setdefault(finding.observed, []).append(check.name)
             continue
-        console.print(f"[{style}]{check.verdict}[/] {check.name}: {escape(finding.message)}", soft_wrap=True)
+        console.print(f"[{style}]{check.verdict}[/] {check.name}: {told(finding.message)}", soft_wrap=True)
         if check.verdict is not Verdict.NOT_REACHABLE:
-            console.print(f"    expected {escape(finding.expected)}", soft_wrap=True)
-            console.print(f"    observed {escape(finding.observed)}", soft_wrap=True)
+            console.print(f"    expected {told(finding.expected)}", soft_wrap=True)
+            console.print(f"    observed {told(finding.observed)}", soft_wrap=True)
         if check.excused is not None:
-            console.print(f"    excused until {check.excused.until}: {escape(check.excused.reason)}")
+            console.print(f"    excused until {check.excused.until}: {told(check.excused.reason)}")
     for reason, names in blocked.items():
         style = _STYLE[Verdict.NOT_EVALUATED]
-        console.print(f"[{style}]{Verdict.NOT_EVALUATED}[/] {escape(reason)}: {', '.join(names)}", soft_wrap=True)
+        console.print(f"[{style}]{Verdict.NOT_EVALUATED}[/] {told(reason)}: {', '.join(names)}", soft_wrap=True)
     counts = judgement.counts()
     said = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items() if count)
     console.print(f"Claims: {said}. Boundary: [bold]{judgement.boundary}[/].")
@@ -68,8 +68,6 @@ def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | 
 
 def print_causes(console: Console, diagnosis: Diagnosis | None) -> None:
     """Print what is known of why something is not held, and what it shows in, best first; nothing if nothing is."""
-    from rich.markup import escape
-
     for line in in_words(diagnosis.causes if diagnosis else (), evidence=True):
-        told = f"[bold]{escape(line)}[/]" if line.startswith("Cause: ") else f"  {escape(line)}"
-        console.print(told, soft_wrap=True)
+        said = f"[bold]{told(line)}[/]" if line.startswith("Cause: ") else f"  {told(line)}"
+        console.print(said, soft_wrap=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kai_lab_pipeline.lab.diagnosis.plain import plain_line
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import PROJECT_VARIABLE, Settings, SettingsError, find_project, load_settings
 
@@ -37,14 +38,23 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def say_error(error: LabError | SettingsError) -> int:
-    """Print an error as a person reads it; returns the exit code."""
+def told(text: object) -> str:
+    """Other people's words for a line of the console: they neither steer the terminal nor read as rich's markup."""
     from rich.markup import escape
 
+    return escape(plain_line(str(text)))
+
+
+def told_lines(text: str) -> str:
+    """The same of a text of several lines, such as an error with where it happened and what to do next."""
+    return "\n".join(map(told, text.split("\n")))
+
+
+def say_error(error: LabError | SettingsError) -> int:
+    """Print an error as a person reads it; returns the exit code."""
     text = error.text() if isinstance(error, LabError) else str(error)
-    first, _, rest = text.partition("\n")
-    out = console(stderr=True)
-    out.print(f"[bold red]{escape(first)}[/]" + (f"\n{escape(rest)}" if rest else ""), soft_wrap=True)
+    first, newline, rest = text.partition("\n")
+    console(stderr=True).print(f"[bold red]{told(first)}[/]{newline}{told_lines(rest)}", soft_wrap=True)
     return error.exit_code if isinstance(error, LabError) else WRONG_USE
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kai_lab_pipeline.commands.common import told
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ class Follower:
 
     def _run_failed(self, entry: EventLogEntry) -> None:
         """A run that failed without any of its steps: Dagster could not carry it out, and its word is all there is."""
-        from rich.markup import escape
-
         error = entry.get_dagster_event().job_failure_data.error
         if self.first_error is not None or self.interrupted or error is None:
             return
@@ -131,18 +130,16 @@ class Follower:
             "The run could not be carried out", seen=said, next_step="Run it again: it goes on from what is there."
         )
         for line in self.first_error.text().splitlines():
-            self._out.print(f"[bold red]✗[/] {escape(line)}", soft_wrap=True)
+            self._out.print(f"[bold red]✗[/] {told(line)}", soft_wrap=True)
 
     def _say(self, entry: EventLogEntry) -> None:
-        from rich.markup import escape
-
         text = entry.user_message
         if not entry.step_key or not text.startswith(("waiting for", "apply ", "create ")):
             return
         if self._status is not None:
-            self._status.update(f"{asset_of(entry.step_key)}: {escape(text)}")
+            self._status.update(f"{asset_of(entry.step_key)}: {told(text)}")
         else:
-            self._out.print(f"  [dim]{asset_of(entry.step_key)}: {escape(text)}[/]", soft_wrap=True)
+            self._out.print(f"  [dim]{asset_of(entry.step_key)}: {told(text)}[/]", soft_wrap=True)
 
     def _line(self, mark: str, name: str, took: str, checks: str) -> None:
         self._out.print(f"{mark} {name:<22}{took}  {checks}")
@@ -161,12 +158,10 @@ def step_error(name: str, data: StepFailureData) -> LabError:
 
 def print_failure(out: Console, name: str, error: LabError) -> None:
     """Print a failed step: its first line beside the name, the rest below."""
-    from rich.markup import escape
-
     first, _, rest = error.text().partition("\n")
-    out.print(f"[bold red]✗[/] {name}: {escape(first)}", soft_wrap=True)
+    out.print(f"[bold red]✗[/] {name}: {told(first)}", soft_wrap=True)
     for line in rest.splitlines():
-        out.print(f"    {escape(line)}", soft_wrap=True)
+        out.print(f"    {told(line)}", soft_wrap=True)
 
 
 def asset_of(step: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kai_lab_pipeline.clients.bundle import read_bundle
 from kai_lab_pipeline.commands.claims_table import claims_json, print_claims
+from kai_lab_pipeline.commands.common import console, told
 from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
 from kai_lab_pipeline.lab.judge import expectations_for, judge
 from kai_lab_pipeline.lab.spec import Expectations
@@ -32,11 +33,9 @@ def show(judgement: Judgement, diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(claims_json(judgement, diagnosis), indent=1))
         return
-    from kai_lab_pipeline.commands.common import console
-
     out = console()
     for note in judgement.notes:
-        out.print(f"[yellow]note[/] {note}", markup=True)
+        out.print(f"[yellow]note[/] {told(note)}", soft_wrap=True)
     print_claims(out, judgement, diagnosis)
 
 

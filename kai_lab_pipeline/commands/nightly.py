@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kai_lab_pipeline.automation.unfinished import PROCESS_TAG, process_tag
-from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with
+from kai_lab_pipeline.commands.common import console, instance_for_runs, settings_with, told, told_lines
 from kai_lab_pipeline.commands.follow import is_interrupt
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Summary, alarm
@@ -52,7 +52,7 @@ def _night(settings: Settings, nights: Nights, added: Sequence[StoredSet], *, as
     out = console(stderr=as_json)
     found = look(settings, nights)
     for component, lookup in found.items():
-        out.print(f"{component} {lookup.pinned}: {lookup.sentence}", markup=False)
+        out.print(f"{component} {told(lookup.pinned)}: {told(lookup.sentence)}")
     for stored in added:
         out.print(f"added {stored.version_set.key}: {stored.version_set.description}", markup=False)
     with instance_for_runs(settings) as (instance, killed):
@@ -94,7 +94,7 @@ def _run_all(
         out.print(f"[{number}/{len(keys)}] {key}: {nights.load(key).version_set.description}", markup=False)
         _run_one(settings, nights, instance, key, out)
     for found in to_confirm(settings, nights, keys):
-        out.print(f"{found.version_set.key}: {found.sentence}", markup=False)
+        out.print(f"{told(found.version_set.key)}: {told(found.sentence)}")
         _run_one(settings, nights, instance, found.version_set.key, out)
     _materialise_matrix(instance, out)
     matrix, summary, _ = write_matrix_now(settings, next_at=next_night(instance, settings), on_since=on_since(instance))
@@ -136,7 +136,7 @@ def _run_one(settings: Settings, nights: Nights, instance: dg.DagsterInstance, k
     said = f"claims {', '.join(broken)} broken" if broken else latest.infrastructure or "every claim held"
     if latest.values is not None and latest.values.verdict == "broken":
         said += f"; {latest.values.message}"
-    out.print(f"  {said.splitlines()[0]}; boundary {latest.boundary}", markup=False)
+    out.print(f"  {told(said.splitlines()[0])}; boundary {latest.boundary}")
 
 
 def _clean_up(settings: Settings, stored: StoredSet, out: Any, *, judged: bool) -> None:
@@ -148,7 +148,7 @@ def _clean_up(settings: Settings, stored: StoredSet, out: Any, *, judged: bool) 
     try:
         clean_up_candidate(settings, stored, broken=judged)
     except LabError as error:
-        out.print(f"  {stored.version_set.key}: {error.text()}", markup=False)
+        out.print(f"  {told(stored.version_set.key)}: {told_lines(error.text())}")
 
 
 def _materialise_matrix(instance: dg.DagsterInstance, out: Any) -> None:
@@ -164,7 +164,7 @@ def _materialise_matrix(instance: dg.DagsterInstance, out: Any) -> None:
     for event in result.get_asset_materialization_events():
         untold = event.step_materialization_data.materialization.metadata.get(UNTOLD)
         if untold is not None:
-            out.print(str(untold.value), markup=False)
+            out.print(told_lines(str(untold.value)))
 
 
 def _added(settings: Settings, add: Sequence[str], chart: Sequence[str], image: Sequence[str]) -> list[StoredSet]:
@@ -189,5 +189,5 @@ def _say(settings: Settings, nights: Nights, matrix: Matrix, summary: Summary, o
     if as_json:
         print(json.dumps(json.loads(render_matrix_json(matrix, summary)), indent=1))
         return
-    out.print(summary.text(), markup=False)
+    out.print(told_lines(summary.text()))
     out.print(f"Matrix: {nights.folder / 'matrix' / 'matrix.html'}", markup=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kai_lab_pipeline.commands.common import OK, console, dagster_instance, settings_with
+from kai_lab_pipeline.commands.common import OK, console, dagster_instance, settings_with, told, told_lines
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import alarm, said_of_last, said_of_next
 from kai_lab_pipeline.lab.spec import ASSETS, CHECKS
@@ -157,14 +157,13 @@ def _print_nightly(nightly: dict[str, Any] | None, out: Console) -> None:
     if nightly is None:
         return
     if nightly["alarm"]:
-        out.print(f"[bold red]ALARM[/]: {nightly['alarm']}", soft_wrap=True)
+        out.print(f"[bold red]ALARM[/]: {told(nightly['alarm'])}", soft_wrap=True)
     out.print(nightly["text"], soft_wrap=True)
 
 
 def _print(found: dict[str, Any]) -> None:
     from datetime import datetime
 
-    from rich.markup import escape
     from rich.table import Table
 
     out = console()
@@ -177,12 +176,10 @@ def _print(found: dict[str, Any]) -> None:
         said = f"the cluster answers (kubeconfig {cluster['kubeconfig']})"
     else:
         said = f"the cluster is there and does not answer: {cluster.get('error')}"
-    out.print(f"Lab [bold]{found['lab']}[/], backend [bold]{found['backend']}[/]: {escape(said)}", soft_wrap=True)
+    out.print(f"Lab [bold]{found['lab']}[/], backend [bold]{found['backend']}[/]: {told_lines(said)}", soft_wrap=True)
     writer = found["writer"]
     if writer is not None:
-        out.print(
-            f"At work: {escape(str(writer.get('purpose')))}, pid {writer.get('pid')}, since {writer.get('since')}"
-        )
+        out.print(f"At work: {told(str(writer.get('purpose')))}, pid {writer.get('pid')}, since {writer.get('since')}")
     _print_nightly(found["nightly"], out)
     if not found["assets"]:
         out.print("Nothing was materialised yet: kai-lab run")
@@ -199,8 +196,8 @@ def _print(found: dict[str, Any]) -> None:
     out.print(table)
     for row in found["assets"]:
         if row["reason"] and row["sync"] != "behind":
-            out.print(f"{row['asset']} is {row['sync']}: {escape(row['reason'])}", soft_wrap=True)
+            out.print(f"{row['asset']} is {row['sync']}: {told(row['reason'])}", soft_wrap=True)
         for line in row["drift"]:
-            out.print(f"[bold red]drift[/] {row['asset']}: {escape(line)}", soft_wrap=True)
+            out.print(f"[bold red]drift[/] {row['asset']}: {told(line)}", soft_wrap=True)
     if found["report"]:
-        out.print(f"Report: {escape(found['report'])}", soft_wrap=True)
+        out.print(f"Report: {told(found['report'])}", soft_wrap=True)

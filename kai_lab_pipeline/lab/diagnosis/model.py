@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kai_lab_pipeline.lab.diagnosis.plain import plain, plain_line
+
 GENERIC = 10
 """Says only that something failed; named when nothing better is known."""
 SYMPTOM = 30
@@ -46,6 +48,14 @@ class Fact:
     attributes: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """Names for the remedy's commands: namespace, pod, container, node, release, ..."""
+
+    def __post_init__(self) -> None:
+        # Names, reasons and messages come from whoever could write them into the cluster, and are shown as they are.
+        object.__setattr__(self, "message", plain(self.message))
+        object.__setattr__(self, "line", plain_line(self.line))
+        for part in ("attributes", "names"):
+            kept = {key: plain_line(value) for key, value in getattr(self, part).items()}
+            object.__setattr__(self, part, kept)
 
     @property
     def subject(self) -> str:
@@ -257,7 +267,7 @@ def filled(template: str, names: Mapping[str, str], *, command: bool) -> str:
 
     def value(found: re.Match[str]) -> str:
         name = found.group(1)
-        text = names.get(name, "")[:200]
+        text = plain_line(names.get(name, ""))[:200]
         if not text:
             return f"<{name}>"
         return text if not command or _SHELL_SAFE.match(text) else shlex.quote(text)

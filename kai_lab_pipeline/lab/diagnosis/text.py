@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from kai_lab_pipeline.lab.diagnosis.model import Fact
+from kai_lab_pipeline.lab.diagnosis.plain import plain
 
 LINE_LIMIT = 4000
 """Characters of one line that are looked at around known words; a log can be one line of megabytes."""
@@ -16,20 +17,15 @@ HITS_PER_NEEDLE = 40
 """Places looked at per known word, from the start and from the end each."""
 EVIDENCE_WIDTH = 300
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-
 
 def cleaned(text: str) -> str:
     """`text` without terminal colours and control characters, with plain line ends and unescaped quotes."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = plain(text)
     # Errors arrive quoted inside JSON strings and Go structs; the known words are written without that quoting.
     if "\\" in text:
         text = text.replace("\\\\", "\\").replace('\\"', '"').replace("\\n", "\n").replace("\\t", " ")
         text = text.replace("\\u003c", "<").replace("\\u003e", ">").replace("\\u0026", "&")
-    return _CONTROL.sub(" ", text)
+    return text
 
 
 def lowered(text: str) -> str:
