@@ -68,7 +68,7 @@ def test_a_fault_says_what_why_and_what_to_do(fault: Any) -> None:
     assert all((fault.title, fault.component, fault.remedy, fault.signs))
     assert fault.cause[-1] in ".}"
     assert all(link.startswith("https://") for link in fault.links)
-    for pattern in (*fault.explains, *fault.explains_all):
+    for pattern in (*fault.explains, *fault.explains_all, *fault.explains_missing):
         known = [id_ for id_ in BY_ID if id_ == pattern or (pattern.endswith("*") and id_.startswith(pattern[:-1]))]
         assert known, f"{fault.id} explains {pattern}, which is no fault"
 

@@ -8,8 +8,9 @@ import random
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import jsonschema
 import pytest
@@ -218,3 +219,73 @@ def test_every_fault_has_its_anchor_and_links_on_the_page() -> None:
         assert page.count(f'<a id="{fault.anchor}"></a>') == 1
         assert f"`{fault.id}`" in page
         assert all(f"<{link}>" in page for link in fault.links)
+
+
+def _list_of(item: Callable[[int], dict[str, Any]]) -> bytes:
+    """A List of about 5 MB as `kubectl get -o json` prints it: indented, and with who manages which field."""
+    manager = {
+        "manager": "kubelet",
+        "operation": "Update",
+        "time": "2026-11-30T00:00:00Z",
+        "fieldsV1": {"f:status": {}},
+    }
+
+    def printed(number: int) -> str:
+        obj = item(number)
+        obj["metadata"] |= {"uid": f"uid-{number}", "managedFields": [manager]}
+        return json.dumps(obj, indent=4)
+
+    number = 5_000_000 // (len(printed(10_000)) + 2)
+    return f'{{"kind": "List", "items": [{", ".join(map(printed, range(number)))}]}}'.encode()
+
+
+def _pending(number: int) -> dict[str, Any]:
+    waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "web:{number}"'}
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"web-{number}", "namespace": "team-x"},
+        "status": {
+            "phase": "Pending",
+            "conditions": [{"type": "Ready", "status": "False"}, unscheduled],
+            "containerStatuses": [{"name": "web", "state": {"waiting": waiting}}],
+        },
+    }
+
+
+def _backing_off(number: int) -> dict[str, Any]:
+    return {
+        "kind": "Event",
+        "type": "Warning",
+        "reason": "BackOff",
+        "metadata": {"name": f"web-{number}.0", "namespace": "team-x"},
+        "message": f"Back-off restarting failed container web in pod web-{number}_team-x",
+        "involvedObject": {"kind": "Pod", "name": f"web-{number}", "namespace": "team-x"},
+    }
+
+
+def _unavailable(number: int) -> dict[str, Any]:
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": f"web-{number}", "namespace": "team-x"},
+        "spec": {"replicas": 1},
+        "status": {"conditions": [{"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable"}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "best"),
+    [(_pending, "pod.image-pull"), (_backing_off, "pod.crash-loop"), (_unavailable, "workload.not-ready")],
+    ids=["pods", "events", "deployments"],
+)
+def test_thousands_of_objects_that_are_unwell_take_no_longer_than_their_reading(
+    item: Callable[[int], dict[str, Any]], best: str
+) -> None:
+    data = _list_of(item)
+    assert 4_500_000 < len(data) < MAX_BYTES
+    started = time.process_time()
+    found = explain_bytes(data)
+    spent = time.process_time() - started
+    assert found.best is not None
+    assert found.best.id == best
+    assert spent < 2

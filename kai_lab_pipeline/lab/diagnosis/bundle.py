@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kai_lab_pipeline.lab.claims.boundary import RESERVATION_NAMESPACE
+from kai_lab_pipeline.lab.diagnosis.belonging import RELEASES, is_of_the_lab, missed
 from kai_lab_pipeline.lab.diagnosis.model import Fact
 from kai_lab_pipeline.lab.diagnosis.objects import facts_of
 from kai_lab_pipeline.lab.diagnosis.text import cleaned, shown
@@ -36,15 +37,16 @@ Texts = list[tuple[str, Mapping[str, str]]]
 
 def bundle_facts(evidence: Evidence, expectations: Expectations) -> tuple[list[Fact], Texts]:
     """Facts of everything that is not well, and the logs that may say why, each with the names it is about."""
+    expect = expectations_for(evidence, expectations)
     newest = _newest(evidence)
-    judgement = judge(evidence, expectations_for(evidence, expectations))
+    judgement = judge(evidence, expect)
     facts = [*_check_facts(evidence, judgement), *_dryrun_facts(evidence), *_helm_facts(evidence)]
     unwell: dict[str, K8sObject] = {}
     for resource, objects in newest.items():
         if resource in _QUIET:
             continue
         for obj in objects:
-            if resource == "pods" and _is_well(obj):
+            if not is_of_the_lab(obj, expect) or (resource == "pods" and _is_well(obj)):
                 continue
             found = list(facts_of(obj))
             if found or resource == "pods":
@@ -84,7 +86,8 @@ def _check_facts(evidence: Evidence, judgement: Judgement) -> Iterator[Fact]:
                 finding, name = result.finding, f"{result.asset}.{result.check}"
                 message = f"{finding.message} (observed {finding.observed}; {versions})"
                 line = f"{name}: {finding.message} Observed {finding.observed}."
-                yield Fact("check", cleaned(message).replace("\n", " "), shown(line), {"check": name}, node)
+                attributes = {"check": name, "missed": " ".join(missed(finding.observed))}
+                yield Fact("check", cleaned(message).replace("\n", " "), shown(line), attributes, node)
 
 
 def _dryrun_facts(evidence: Evidence) -> Iterator[Fact]:
@@ -101,7 +104,7 @@ def _helm_facts(evidence: Evidence) -> Iterator[Fact]:
     for name in ASSETS:
         rows = evidence.of(name).helm or rows
     for row in rows:
-        if all(isinstance(row.get(key), str) for key in ("name", "status", "chart")):
+        if row.get("name") in RELEASES and all(isinstance(row.get(key), str) for key in ("status", "chart")):
             yield from facts_of(row)
 
 

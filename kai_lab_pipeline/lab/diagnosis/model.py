@@ -82,8 +82,9 @@ class Sign:
         """Names found in the fact, or None where it does not match. `lowered` is the message in lower-case ASCII."""
         if self.kind is not None and fact.kind != self.kind:
             return None
-        if any(fact.attributes.get(key) not in values for key, values in self.where):
-            return None
+        for key, values in self.where:
+            if fact.attributes.get(key) not in values:
+                return None
         if self.needle and self.needle not in lowered:
             return None
         if self.pattern is None:
@@ -131,6 +132,11 @@ class Fault:
     """Ids of faults that are only symptoms where this one is seen of the same thing; ``*`` at the end is any ending."""
     explains_all: tuple[str, ...] = ()
     """Ids of faults that are only symptoms wherever they are seen, once this one is seen."""
+    explains_missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of faults that miss something that runs, each with the workloads without which it is missed anyway.
+
+    They are only symptoms where this one is seen of such a workload, or of each that the symptom itself names.
+    """
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Names used in the remedy where the text does not give them."""
     elsewhere: tuple[str, ...] = ()

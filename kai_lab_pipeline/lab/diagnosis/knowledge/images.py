@@ -26,7 +26,7 @@ FAULTS: tuple[Fault, ...] = (
             said("manifest unknown", r'(?:image "(?P<image>[^"]{1,300})".{0,400})?manifest unknown', CLASS),
         ),
         explains=("pod.image-pull",),
-        explains_all=NOT_RUNNING,
+        explains_missing=NOT_RUNNING,
         elsewhere=(
             on_node("crictl images"),
             "Correct the image or its tag, or push {image} to a registry that the nodes can pull from",
@@ -55,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
         transient=True,
         defaults={**_DEFAULTS, "image": "of the pod"},
         explains=("pod.unready",),
-        explains_all=NOT_RUNNING,
+        explains_missing=NOT_RUNNING,
         elsewhere=(
             "kubectl describe pod -n {namespace} {pod}",
             on_node("crictl pull {image}"),

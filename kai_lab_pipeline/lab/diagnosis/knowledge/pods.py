@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from kai_lab_pipeline.lab.claims.gpus import MOCK_RELEASE, PLUGIN_LABEL
+from kai_lab_pipeline.lab.claims.isolation import ISOLATOR
+from kai_lab_pipeline.lab.claims.scheduler import COMPONENTS
 from kai_lab_pipeline.lab.diagnosis.knowledge.commands import on_node
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 _LOOK = ("kubectl describe pod -n {namespace} {pod}", "kubectl logs -n {namespace} {pod} --all-containers --previous")
 _DEFAULTS = {"namespace": "default"}
 
-NOT_RUNNING = (
-    "gpu.mock-pods",
-    "isolator.not-announced",
-    "isolator.not-injected",
-    "isolator.pods",
-    "kai.components-missing",
-    "kai.queue-webhook-check",
-    "kai.queue-webhook-down",
-    "lab.whole-pod",
-    "workload.not-ready",
-)
-"""What is missed where a container of the lab does not run, whatever keeps it from it."""
+_WEBHOOK = (f"{ISOLATOR}-webhook",)
+_QUEUE_CONTROLLER = ("queue-controller",)
+_PLUGIN = (PLUGIN_LABEL[1],)
+NOT_RUNNING: Mapping[str, tuple[str, ...]] = {
+    "gpu.mock-pods": (MOCK_RELEASE,),
+    "gpu.plugin-pod": _PLUGIN,
+    "isolator.not-announced": _WEBHOOK,
+    "isolator.not-injected": _WEBHOOK,
+    "isolator.pods": (),
+    "kai.components-missing": ("kai-operator",),  # which makes the others
+    "kai.queue-webhook-check": _QUEUE_CONTROLLER,
+    "kai.queue-webhook-down": _QUEUE_CONTROLLER,
+    "kai.scheduler-silent": COMPONENTS,
+    "lab.whole-pod": ("kai-whole-gpu", *COMPONENTS, MOCK_RELEASE, *_PLUGIN),
+    "workload.not-ready": (),
+}
+"""What is missed where a container of the lab does not run, whatever keeps it from it, and of which workload."""
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -99,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
             ),
         ),
         explains=("pod.error-exit", "pod.unready"),
-        explains_all=NOT_RUNNING,
+        explains_missing=NOT_RUNNING,
         defaults={**_DEFAULTS, "container": ""},
     ),
     Fault(
@@ -340,7 +350,10 @@ FAULTS: tuple[Fault, ...] = (
             ),
         ),
         defaults=_DEFAULTS,
-        explains_all=("kai.components-missing", "isolator.pods", "isolator.not-injected", "kai.scheduler-silent"),
+        explains_missing={
+            name: NOT_RUNNING[name]
+            for name in ("kai.components-missing", "isolator.pods", "isolator.not-injected", "kai.scheduler-silent")
+        },
     ),
     Fault(
         id="workload.not-ready",
