@@ -68,6 +68,7 @@ def test_the_end_of_a_red_run_says_cause_then_mismatch_then_where_the_evidence_i
 ) -> None:
     made, said = sliced
     assert said.code == 1, said.text
+    assert "could not be carried out" not in said.text, "a gate that closes is a finding: the run did what it should"
     config = made.lab_dir / "rehearsal" / "kubeconfig"
     order = [
         SLICED,

@@ -31,6 +31,7 @@ class Follower:
         self._status: Any = None
         self._made: dict[str, str] = {}
         self._checks: dict[str, list[bool]] = {}
+        self._gate_failed = False
         self.first_error: LabError | None = None
         """The first step that failed, with its exit code."""
         self.interrupted = False
@@ -114,6 +115,7 @@ class Follower:
             self._out.print(f"[bold red]✗[/] {name}: interrupted")
             return
         if data.user_failure_data is None and is_check and self._checks.get(name):
+            self._gate_failed = True
             return  # a blocking check that failed: its line says so
         error = step_error(name, data)
         if self.first_error is None:
@@ -123,7 +125,7 @@ class Follower:
     def _run_failed(self, entry: EventLogEntry) -> None:
         """A run that failed without any of its steps: Dagster could not carry it out, and its word is all there is."""
         error = entry.get_dagster_event().job_failure_data.error
-        if self.first_error is not None or self.interrupted or error is None:
+        if self.first_error is not None or self._gate_failed or self.interrupted or error is None:
             return
         said = "\n".join(cause.message.strip() for cause in (error, error.cause) if cause is not None)
         self.first_error = LabError(
