@@ -50,7 +50,15 @@ def test_of_a_lab_in_order_only_the_expected_boundary_is_named(recording: str) -
 
 
 def test_of_a_crossed_lab_nothing_is_named() -> None:
-    assert diagnose_evidence(recorded(CROSSED)).all == ()
+    found = diagnose_evidence(recorded(CROSSED))
+    assert found.all == ()
+    assert found.well
+
+
+def test_a_lab_with_errors_or_with_what_could_not_be_read_is_not_said_to_be_well() -> None:
+    assert not diagnose_evidence(recorded(CROSSED), errors=["the step could not be done"]).well
+    assert not diagnose_evidence(replace(recorded(CROSSED), notes=("events: half a file",))).well
+    assert not diagnose_evidence(Evidence()).well
 
 
 def test_the_withdrawn_version_is_named_and_nothing_that_follows_from_it() -> None:

@@ -23,6 +23,7 @@ from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.report.known_issues import main as write_known_issues
 from kai_lab_pipeline.report.known_issues import render_known_issues
+from kai_lab_pipeline_tests.damages.draft import CROSSED
 from kai_lab_pipeline_tests.explain_page import INPUTS, render_page
 from kai_lab_pipeline_tests.explain_shape import SHAPE
 from kai_lab_pipeline_tests.fault_samples import DATA, recorded
@@ -109,6 +110,27 @@ def test_a_bundle_of_a_healthy_lab_names_only_its_boundary(capsys: pytest.Captur
     answer = json.loads(capsys.readouterr().out)
     jsonschema.validate(answer, SHAPE)
     assert [cause["id"] for cause in answer["causes"]] == ["boundary.nvml-library-missing"]
+
+
+def test_a_bundle_of_a_healthy_crossed_lab_is_said_to_be_well(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = DATA / "recordings" / CROSSED / "bundle"
+    assert explain_command(str(bundle), as_json=False) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Nothing in {bundle} is unwell.\n")
+    assert "Looked at: evidence of cluster, " in out
+    assert "known to the lab" not in out
+    assert "evidence bundle" not in out
+
+
+def test_objects_are_said_to_be_well_only_where_they_say_nothing_else(ask: Asking) -> None:
+    ready = {"type": "Ready", "status": "True"}
+    node: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}, "status": {"conditions": [ready]}}
+    for printed in (json.dumps(node), yaml.safe_dump({"apiVersion": "v1", **node})):
+        assert ask(printed.encode())[0].startswith("Nothing in stdin is unwell.\nLooked at: 1 Node\n")
+    # Something that is not well, and that the lab does not know, is no reason to say that all is well.
+    node["status"]["conditions"].append({"type": "Ripe", "status": "False", "message": "not yet"})
+    assert ask(json.dumps(node).encode())[0].startswith("Nothing in stdin is known to the lab.\n")
+    assert ask(b"[]")[0].startswith("Nothing in stdin is known to the lab.\n")
 
 
 @pytest.mark.parametrize("from_stdin", [True, False], ids=["stdin", "file"])

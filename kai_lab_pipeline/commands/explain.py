@@ -22,6 +22,11 @@ MAX_YAML_BYTES = 512 * 1024
 _CHUNK = 1024 * 1024
 _YAML_OBJECT = re.compile(r"^(?:- )?(?:apiVersion|kind): \S", re.MULTILINE)
 _YAML_ANCHOR = re.compile(r"(?:^|[:,\[{-])\s{0,20}[&*]\w", re.MULTILINE)
+_NEXT_OF_WELL = "Next: where something does not work all the same, give its error text or its log."
+_NEXT_OF_UNKNOWN = (
+    "Next: give the lines around the first error, the output of 'kubectl describe', or the folder of an evidence "
+    "bundle."
+)
 _SHOWN = {
     Nature.FAULT: "Cause",
     Nature.EXPECTED: "Expected here",
@@ -144,13 +149,10 @@ def show(diagnosis: Diagnosis, name: str) -> None:
             _say("")
         _print_cause(cause)
     if not diagnosis.known:
-        _say(f"Nothing in {name} is known to the lab.")
+        _say(f"Nothing in {name} is {'unwell' if diagnosis.well else 'known to the lab'}.")
         for line in diagnosis.looked_at:
             _say(f"Looked at: {line}")
-        _say(
-            "Next: give the lines around the first error, the output of 'kubectl describe', or the folder of an "
-            "evidence bundle."
-        )
+        _say(_NEXT_OF_WELL if diagnosis.well else _NEXT_OF_UNKNOWN)
 
 
 def _print_cause(cause: Cause) -> None:

@@ -49,7 +49,7 @@ def diagnose_objects(objects: Iterable[Any], backend: str = "") -> Diagnosis:
     counts = Counter(str(obj.get("kind") or "helm release") for obj in found)
     looked_at = [f"{count} {kind}" for kind, count in counts.most_common(8)]
     looked_at += [fact.line for fact in facts[:3]]
-    return diagnose(facts, (), looked_at, backend)
+    return replace(diagnose(facts, (), looked_at, backend), well=bool(found) and not facts)
 
 
 def diagnose_evidence(
@@ -62,13 +62,15 @@ def diagnose_evidence(
     else.
     """
     facts, texts = bundle_facts(evidence, expectations or Expectations())
+    errors = tuple(errors)
     texts += [(said, context(said)) for said in map(cleaned, errors)]
     looked_at = [
         f"evidence of {', '.join(evidence.observations) or 'no asset'}",
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",
         *evidence.notes[:3],
     ]
-    found = diagnose(facts, texts, looked_at, evidence.backend)
+    well = bool(evidence.observations) and not (facts or evidence.notes or any(errors))
+    found = replace(diagnose(facts, texts, looked_at, evidence.backend), well=well)
     checks = [fact for fact in facts if fact.kind == "check"]
     if checks and not found.causes:
         # A check that does not hold has a cause, even where all else looks like the expected boundary.

@@ -210,6 +210,8 @@ class Diagnosis:
     harmless: tuple[Cause, ...] = ()
     looked_at: tuple[str, ...] = ()
     """What was read, in words; shown when nothing was recognised."""
+    well: bool = False
+    """Objects or evidence were read, and none of it says that it is not well."""
 
     @property
     def known(self) -> bool:
