@@ -209,6 +209,31 @@ def test_a_symptom_is_dropped_only_for_the_same_pod() -> None:
     assert [cause.id for cause in other.causes] == ["pod.oom", "pod.crash-loop"]
 
 
+@pytest.mark.parametrize("check", ["hamicore_enabled", "sharing_enabled"])
+@pytest.mark.parametrize(
+    ("version", "installed", "value"),
+    [
+        ("v0.16.8", "v0.16.8", "binder.plugins.hamicore.enabled=true"),
+        ("v0.17.0", "v0.17.0", "binder.plugins.hamicore.enabled=true"),
+        ("v0.18.2", "v0.18.2", "global.gpuSharingMode=HamiCore"),
+        ("0.18.5", "0.18.5", "global.gpuSharingMode=HamiCore"),
+        ("v0.19.0", "v0.19.0", "global.gpuSharingMode=HamiCore"),
+        ("v0.21.0-rc.1", "v0.21.0-rc.1", "global.gpuSharingMode=HamiCore"),
+        ("v1.0.0", "v1.0.0", "global.gpuSharingMode=HamiCore"),
+        ("v0.20.1", "v0.17.0", "binder.plugins.hamicore.enabled=true"),  # the withdrawn one is not to be kept
+    ],
+)
+def test_a_remedy_for_a_value_of_kai_keeps_the_version_that_is_installed(
+    check: str, version: str, installed: str, value: str
+) -> None:
+    message = f"It is off. (observed off; nvml_mock 0.3.0, kai_scheduler {version}, device_plugin v0.18.2)"
+    [cause] = diagnose([Fact("check", message, message, {"check": f"kai_release.{check}"})]).causes
+    [upgrade] = [step for step in cause.remedy if step.startswith("helm upgrade")]
+    assert f"--version {installed} " in upgrade
+    assert value in upgrade.split()
+    assert upgrade.count("--set") == (1 if "gpuSharingMode" in value else 2)
+
+
 def test_an_unknown_text_says_so_and_what_was_looked_at() -> None:
     found = diagnose_text("all is quiet\nnothing to see\n")
     assert not found.known

@@ -217,7 +217,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "v0.19.0 has dropped them.",
         "`helm install` ends well, sharing works by the new default, and no memory limit is written.",
         "The new default shares without HAMi-core, so exactly the hamicore plugin is missing.",
-        "kai.hamicore-off",
+        "kai.sharing-mode",
         red=("kai_release.hamicore_enabled", _LIMIT_WIRED),
         settings={("charts", "kai_scheduler", "version"): "v0.19.0"},
     ),

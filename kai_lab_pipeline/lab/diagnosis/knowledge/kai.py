@@ -6,6 +6,12 @@ from kai_lab_pipeline.lab.diagnosis.knowledge.commands import HELM_LIST, KAI_UPG
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, SYMPTOM, Fault, Nature, said, seen
 
 KAI = "https://github.com/kai-scheduler/KAI-Scheduler"
+_VERSION_HERE = {"kai_version": "v0.17.0"}
+_KAI_AGAIN = KAI_UPGRADE.replace(_VERSION_HERE["kai_version"], "{kai_version}")
+"""The same version again with its values: a remedy for a value must not change the version as well."""
+_TWO_VALUES = r"kai_scheduler (?P<kai_version>v0\.1[67]\.\d[\w+.-]{0,60})"
+_ONE_MODE = r"kai_scheduler (?P<kai_version>v?(?:0\.(?:1[89]|2[1-9]|[3-9]\d)|[1-9]\d{0,3})\.\d[\w+.-]{0,60})"
+"""v0.18 and newer; not v0.20.x, which is older than v0.17 in spite of its number."""
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -125,12 +131,13 @@ FAULTS: tuple[Fault, ...] = (
         "takes unknown keys without a word), or was dropped by an upgrade with --reset-values.",
         remedy=(
             "helm get values kai-scheduler -n kai-scheduler",
-            KAI_UPGRADE,
-            "From v0.18 on: --set global.gpuSharingMode=HamiCore",
+            _KAI_AGAIN,
+            "From v0.18 on, in place of both values: --set global.gpuSharingMode=HamiCore",
         ),
         signs=(
             said("while gpu sharing is disabled", at=EXACT),
             seen("check", check="kai_release.sharing_enabled", at=EXACT),
+            seen("check", pattern=_TWO_VALUES, check="kai_release.sharing_enabled", at=EXACT),
         ),
         versions="KAI v0.16 and v0.17; default on from v0.18",
         links=(
@@ -140,6 +147,39 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/Project-HAMi/website/pull/612",
         ),
         explains_all=("lab.shared-pod-absent", "webhook.denied", "lab.shared-pod"),
+        defaults=_VERSION_HERE,
+    ),
+    Fault(
+        id="kai.sharing-mode",
+        component="KAI Scheduler",
+        title="no CUDA_DEVICE_MEMORY_LIMIT with a newer KAI: global.gpuSharingMode is not HamiCore",
+        cause="KAI {kai_version} shares GPUs as its chart value global.gpuSharingMode says, and that is not HamiCore. "
+        "From v0.18 on it takes the place of global.gpuSharing and binder.plugins.hamicore.enabled, which helm takes "
+        "without a word from a chart that no longer knows them. Without a mode GPUs are shared and nobody writes "
+        "CUDA_DEVICE_MEMORY_LIMIT; with Disabled shared pods are refused.",
+        remedy=(
+            "helm get values kai-scheduler -n kai-scheduler",
+            f"{_KAI_AGAIN.partition(' --set')[0]} --set global.gpuSharingMode=HamiCore",
+            "In lab.toml: charts.kai_scheduler.values with global.gpuSharingMode in place of the two older values",
+        ),
+        signs=(
+            seen(
+                "check",
+                pattern=_ONE_MODE,
+                check=("kai_release.hamicore_enabled", "kai_release.sharing_enabled"),
+                at=EXACT + 1,
+            ),
+        ),
+        versions="KAI v0.18 and newer (not v0.20.x)",
+        links=(f"{KAI}/issues/1912", f"{KAI}/pull/2052"),
+        explains_all=(
+            "kai.sharing-off",
+            "lab.injection",
+            "lab.memory-limit",
+            "lab.shared-pod",
+            "lab.shared-pod-absent",
+            "webhook.denied",
+        ),
     ),
     Fault(
         id="kai.hamicore-off",
@@ -150,15 +190,18 @@ FAULTS: tuple[Fault, ...] = (
         "know it. helm takes unknown keys without a word.",
         remedy=(
             "kubectl get deploy -n kai-scheduler binder -o yaml | grep -A1 plugins",
-            KAI_UPGRADE,
+            _KAI_AGAIN,
+            "From v0.18 on, in place of both values: --set global.gpuSharingMode=HamiCore",
         ),
         signs=(
             seen("check", check="kai_release.hamicore_enabled", at=EXACT),
+            seen("check", pattern=_TWO_VALUES, check="kai_release.hamicore_enabled", at=EXACT),
             said("scheduler.gpusharing.hamicoreenabled", at=NAMED),
         ),
         versions="KAI v0.16 and newer have the plugin, off by default",
         links=(f"{KAI}/issues/1912", "https://github.com/Project-HAMi/website/pull/612"),
         explains_all=("lab.memory-limit", "lab.injection"),
+        defaults=_VERSION_HERE,
     ),
     Fault(
         id="kai.crd-cache",
