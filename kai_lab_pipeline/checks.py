@@ -21,6 +21,7 @@ from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS, RELEASED, VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.report.text import markdown
 from kai_lab_pipeline.workbench.chart_comparison import compare_chart, compared, values_result
 from kai_lab_pipeline.workbench.diagnosing import diagnose_asset
 from kai_lab_pipeline.workbench.drift import drift_of
@@ -205,6 +206,8 @@ def _shown(
         description += f" (excused until {result.excused.until}: {result.excused.reason})"
     if not passes(result):
         description = "\n".join([*in_words([cause] if cause else []), description, f"Evidence: {evidence}"])
+    # A check's page renders this as Markdown; the description of a failed step is shown as it is.
+    description = "  \n".join(map(markdown, description.split("\n")))
     return dg.AssetCheckResult(
         asset_key=group.key(result.asset),
         check_name=result.check,

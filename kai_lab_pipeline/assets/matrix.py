@@ -15,6 +15,7 @@ from dagster._utils.schedules import cron_string_iterator
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, told
 from kai_lab_pipeline.report.matrix import render_matrix_markdown
+from kai_lab_pipeline.report.text import markdown
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import write_matrix_now
 from kai_lab_pipeline.workbench.nights import Nights
@@ -53,7 +54,7 @@ def version_matrix_asset(candidate: Group) -> dg.AssetsDefinition:
             context.log.warning(line)
         return dg.MaterializeResult(
             metadata={
-                "summary": dg.MetadataValue.md(summary.text().replace("\n", "  \n")),
+                "summary": dg.MetadataValue.md("  \n".join(map(markdown, summary.text().split("\n")))),
                 "matrix": dg.MetadataValue.md(render_matrix_markdown(matrix, summary)),
                 "html": dg.MetadataValue.path(str(files.html)),
                 "json": dg.MetadataValue.path(str(files.json)),

@@ -11,6 +11,7 @@ from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.lab.spec import VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_sets import Lane
+from kai_lab_pipeline.report.text import markdown_block
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.candidates import before_upgrade
 from kai_lab_pipeline.workbench.chart_comparison import compare_chart
@@ -47,8 +48,8 @@ def _show_differences(step: Step, component: str) -> Verdict:
     Returns what became of the values that the lab sets.
     """
     found = compare_chart(step.lab, component)
-    text = found.text.replace("```", "") or f"not evaluated: {found.message}"
-    step.metadata["chart difference"] = dg.MetadataValue.md(f"```diff\n{text}\n```")
+    text = found.text or f"not evaluated: {found.message}"
+    step.metadata["chart difference"] = dg.MetadataValue.md(markdown_block(tuple(text.split("\n")), "diff"))
     if found.finding.verdict is not Verdict.HELD:
         step.context.log.warning(f"{VALUES_HAVE_EFFECT} is {found.verdict}: {found.message}")
     return found.finding.verdict

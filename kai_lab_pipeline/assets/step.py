@@ -19,6 +19,7 @@ from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.evidence import Observation
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
+from kai_lab_pipeline.report.text import markdown, markdown_code
 from kai_lab_pipeline.settings import Settings, load_settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.diagnosing import GATHER_S, diagnose_asset, within
@@ -240,9 +241,9 @@ def diagnosis_metadata(diagnosis: Diagnosis) -> dict[str, Any]:
         return {}
     parts = []
     for cause in diagnosis.causes[:SHOWN]:
-        steps = "".join(f"\n- `{step}`" for step in cause.remedy)
-        lines = "".join(f"\n> {line}\n" for line in cause.evidence)
-        parts.append(f"**{cause.cause}**\n{steps}\n{lines}\n{cause.known_issue}")
+        steps = "".join(f"\n- {markdown_code(step)}" for step in cause.remedy)
+        lines = "".join(f"\n> {markdown(line)}\n" for line in cause.evidence)
+        parts.append(f"**{markdown(cause.cause)}**\n{steps}\n{lines}\n{cause.known_issue}")
     return {"diagnosis": dg.MetadataValue.md("\n\n".join(parts))}
 
 
