@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.clients.tools import Outcome, ToolError
-from kai_lab_pipeline.lab.diagnosis import Nature, diagnose_objects, diagnose_text
+from kai_lab_pipeline.lab.diagnosis import Nature, diagnose_evidence, diagnose_objects, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
 from kai_lab_pipeline.lab.diagnosis.model import LAB_NAMES, Fact, filled
+from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline_tests.fault_samples import diagnosis_of, recorded, samples
 
 KIND_STEP = re.compile(
@@ -292,6 +294,53 @@ def test_odd_objects_are_no_trouble(value: Any) -> None:
     assert not diagnose_objects([value]).known
 
 
+def client_errors() -> list[tuple[str, str]]:
+    return [(fault, text) for fault, text in samples() if isinstance(text, str) and "ApiException: (" in text]
+
+
+@pytest.mark.parametrize(("fault", "text"), client_errors())
+def test_an_error_of_the_python_client_is_read_by_the_answer_in_it(fault: str, text: str) -> None:
+    trace = f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n{text}\n'
+    for told in (trace, trace.replace("\n", "\r\n"), f"{trace}{trace}", f"{trace}done"):
+        assert diagnose_text(told).causes[0].id == fault
+    assert [cause.id for cause in diagnose_text(trace).causes] == [fault]
+    assert [cause.id for cause in diagnose_evidence(Evidence("kind", {}), errors=[trace]).causes] == [fault]
+
+
+@pytest.mark.parametrize(("fault", "text"), [entry for entry in client_errors() if "body:" not in entry[1]])
+def test_an_error_of_the_python_client_without_an_answer_is_read_by_its_code(fault: str, text: str) -> None:
+    for told in (text, json.dumps({"message": text})):
+        assert [cause.id for cause in diagnose_text(told).causes] == [fault]
+
+
+def test_real_names_of_a_python_client_error_stand_in_the_remedy() -> None:
+    text = next(text for fault, text in client_errors() if fault == "kubernetes.not-found" and "NotFound" in text)
+    (cause,) = diagnose_text(text).causes
+    assert cause.cause == "There is no pods p."
+    assert cause.evidence == ('Status 404 NotFound: pods "p" not found',)
+
+
+def test_several_answers_and_a_broken_one_are_each_read() -> None:
+    texts = dict(client_errors())
+    broken = texts["kubernetes.exists"].rstrip().removesuffix("}")
+    found = diagnose_text("\n".join((texts["kubernetes.conflict"], broken, texts["kubernetes.unavailable"])))
+    assert {cause.id for cause in found.causes} >= {"kubernetes.exists", "kubernetes.unavailable"}
+
+
+def test_the_api_servers_limit_is_not_the_registrys() -> None:
+    said = "Error from server (TooManyRequests): the server has received too many requests and has asked us to try"
+    assert [cause.id for cause in diagnose_text(said).causes] == ["kubernetes.too-many-requests"]
+    pulled = "toomanyrequests: You have reached your unauthenticated pull rate limit"
+    assert [cause.id for cause in diagnose_text(pulled).causes] == ["registry.rate-limit"]
+
+
+def test_a_command_killed_in_a_container_is_not_helms() -> None:
+    assert [cause.id for cause in diagnose_text("command terminated with exit code 137").causes] == [
+        "kubernetes.exec-killed"
+    ]
+    assert [cause.id for cause in diagnose_text("helm upgrade kai-scheduler: exit code 137").causes] == ["helm.killed"]
+
+
 @pytest.mark.parametrize(
     "unit",
     [
@@ -305,6 +354,9 @@ def test_odd_objects_are_no_trouble(value: Any) -> None:
         "\\",
         "\x1b]",
         '{"kind":"Pod"}',
+        "HTTP response body: {",
+        'HTTP response body: {"kind":"Status"}\n',
+        "(404)\nReason: x\nHTTP response headers: HTTP response body: {}",
     ],
 )
 def test_megabytes_of_anything_are_read_in_linear_time(unit: str) -> None:

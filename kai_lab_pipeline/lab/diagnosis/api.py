@@ -14,7 +14,7 @@ from kai_lab_pipeline.lab.diagnosis.matcher import diagnose
 from kai_lab_pipeline.lab.diagnosis.model import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.objects import expanded, facts_of, speaks
 from kai_lab_pipeline.lab.diagnosis.relations import relation_facts
-from kai_lab_pipeline.lab.diagnosis.text import cleaned, context, json_documents
+from kai_lab_pipeline.lab.diagnosis.text import cleaned, context, json_documents, without_answers
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import Expectations
 
@@ -34,12 +34,15 @@ def diagnose_text(text: str, backend: str = "") -> Diagnosis:
         documents = json_documents(plain)
         if documents is not None and any(speaks(obj) for obj in islice(expanded(documents), MAX_OBJECTS)):
             return diagnose_objects(documents, backend)
+    text, answers = without_answers(text)
     readable = cleaned(text)
     lines = readable.count("\n") + 1 if readable.strip() else 0
-    looked_at = (f"{lines} line{'s' * (lines != 1)} of text",)
+    looked_at = [f"{lines} line{'s' * (lines != 1)} of text"]
     about = context(readable)
     settled = _WAITING.sub("", readable)
-    return diagnose((), [(settled if settled.strip() else readable, about)], looked_at, backend)
+    facts = [fact for answer in answers for fact in facts_of(answer)]
+    looked_at += [fact.line for fact in facts[:3]]
+    return diagnose(facts, [(settled if settled.strip() else readable, about)], looked_at, backend)
 
 
 def diagnose_objects(objects: Iterable[Any], backend: str = "") -> Diagnosis:
@@ -63,7 +66,10 @@ def diagnose_evidence(
     """
     facts, texts = bundle_facts(evidence, expectations or Expectations())
     errors = tuple(errors)
-    texts += [(said, context(said)) for said in map(cleaned, errors)]
+    for error in errors:
+        said, answers = without_answers(error)
+        facts += [fact for answer in answers for fact in facts_of(answer)]
+        texts.append((readable := cleaned(said), context(readable)))
     looked_at = [
         f"evidence of {', '.join(evidence.observations) or 'no asset'}",
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",

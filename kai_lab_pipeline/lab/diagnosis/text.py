@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from kai_lab_pipeline.lab.diagnosis.model import Fact
@@ -16,6 +17,10 @@ LINE_LIMIT = 4000
 HITS_PER_NEEDLE = 40
 """Places looked at per known word, from the start and from the end each."""
 EVIDENCE_WIDTH = 300
+ANSWER_LIMIT = 100_000
+"""Characters of one answer that are looked at: a Status is short."""
+ANSWERS = 50
+"""Answers of the API server that are read out of one text; a program that tries on repeats the same."""
 
 
 def cleaned(text: str) -> str:
@@ -25,7 +30,36 @@ def cleaned(text: str) -> str:
     if "\\" in text:
         text = text.replace("\\\\", "\\").replace('\\"', '"').replace("\\n", "\n").replace("\\t", " ")
         text = text.replace("\\u003c", "<").replace("\\u003e", ">").replace("\\u0026", "&")
-    return text
+    # Texts are matched line by line, and the Python client breaks its first line in the middle.
+    return _REASON.sub(r"(\g<code>) Reason: ", text) if "Reason: " in text else text
+
+
+_REASON = re.compile(r"\((?P<code>[1-5]\d\d)\)[ \t]*\n[ \t]*Reason: ")
+_BODY = re.compile(r"HTTP response body: (?:b')?(?=\{)")
+_HEAD = re.compile(
+    r"\([1-5]\d\d\)\s{0,20}Reason: [^\n]{0,200}\n\s{0,20}(?:HTTP response headers: [^\n]{0,4000}\n\s{0,20})?\Z"
+)
+"""What the official Python client (24 to 35) puts before the API server's answer in the text of an error."""
+
+
+def without_answers(text: str) -> tuple[str, list[Mapping[str, Any]]]:
+    """`text` without the errors of the Python client that carry a Status, and each such Status once."""
+    decoder, answers = json.JSONDecoder(), list[Mapping[str, Any]]()
+    kept, place = "", 0
+    for found in islice(_BODY.finditer(text), ANSWERS):
+        try:
+            value, length = decoder.raw_decode(text[found.end() : found.end() + ANSWER_LIMIT])
+        except (ValueError, RecursionError):
+            continue
+        if found.start() < place or value.get("kind") != "Status":
+            continue
+        before = text[max(place, found.start() - LINE_LIMIT - EVIDENCE_WIDTH) : found.start()]
+        head = _HEAD.search(before)
+        start = found.start() - len(before) + (head.start() if head else len(before))
+        kept, place = kept + text[place:start], found.end() + length
+        if value not in answers:
+            answers.append(value)
+    return kept + text[place:], answers
 
 
 def lowered(text: str) -> str:

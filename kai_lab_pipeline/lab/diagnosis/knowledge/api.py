@@ -211,6 +211,13 @@ FAULTS: tuple[Fault, ...] = (
         remedy=("kubectl get {resource} {name} -o yaml", "Use apply in place of create, or delete it first"),
         signs=(
             seen("status", reason="AlreadyExists"),
+            seen(
+                "status",
+                " already exists",
+                r'\b(?P<resource>[a-z][\w.]{1,100}) "(?P<name>[^"]{1,200})" already exists',
+                reason="AlreadyExists",
+                at=NAMED + 1,
+            ),
             said("(alreadyexists)", r'(?P<resource>[\w.]{1,100}) "(?P<name>[^"]{1,200})" already exists', NAMED),
             said("already exists", r'\b(?P<resource>[a-z][\w.]{1,100}) "(?P<name>[^"]{1,200})" already exists', CLASS),
         ),
@@ -232,6 +239,13 @@ FAULTS: tuple[Fault, ...] = (
         remedy=("kubectl get {resource} -A", "Check name, namespace and context: kubectl config current-context"),
         signs=(
             seen("status", code="404", at=CLASS),
+            seen(
+                "status",
+                " not found",
+                r'(?P<resource>[\w.]{1,100}) "(?P<name>[^"]{1,200})" not found',
+                code="404",
+                at=CLASS + 1,
+            ),
             said("(notfound)", r'(?P<resource>[\w.]{1,100}) "(?P<name>[^"]{1,200})" not found', CLASS),
             said(
                 "not found in namespace",
@@ -249,7 +263,12 @@ FAULTS: tuple[Fault, ...] = (
         cause="The API server does not accept {field}: {why}",
         remedy=("Correct the field {field} in the manifest", "kubectl apply --dry-run=server -f FILE"),
         signs=(
-            seen("status", code="422", pattern=r"is invalid: (?P<why>.{1,200})", at=CLASS),
+            seen(
+                "status",
+                code="422",
+                pattern=r"is invalid: (?:(?P<field>[\w.][\w.\[\]/-]{0,119}): )?(?P<why>.{1,200})",
+                at=CLASS,
+            ),
             said("invalid value:", r"(?P<field>[\w.\[\]/-]{1,120}): (?P<why>Invalid value: .{1,200})", CLASS),
             said("required value:", r"(?P<field>[\w.\[\]/-]{1,120}): (?P<why>Required value: .{1,200})", CLASS),
             said("required value", r"(?P<field>[\w.\[\]/-]{1,120}): (?P<why>Required value.{0,200})", CLASS),
@@ -303,6 +322,7 @@ FAULTS: tuple[Fault, ...] = (
             seen("status", code="504", at=CLASS),
             said("request did not complete within", at=NAMED),
             said("read timed out", at=CLASS),
+            said("(504)", r"\(504\)\s*Reason: ", CLASS),
         ),
         transient=True,
     ),
@@ -341,6 +361,7 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             seen("status", code="500", at=SYMPTOM),
             said("internal error occurred", at=SYMPTOM),
+            said("(500)", r"\(500\)\s*Reason: ", SYMPTOM),
         ),
         transient=True,
     ),

@@ -206,8 +206,11 @@ FAULTS: tuple[Fault, ...] = (
         cause="The API server is overloaded and sheds requests.",
         remedy=("Run it again in a minute", "kubectl get --raw /readyz?verbose"),
         signs=(
-            seen("status", code="429"),
-            said("the server has received too many requests", at=NAMED),
+            # Its reason TooManyRequests is also the word of a registry's limit: here it is said by the API server.
+            seen("status", code="429", at=EXACT + 1),
+            said("the server has received too many requests", at=EXACT + 1),
+            said("error from server (toomanyrequests)", at=EXACT + 1),
+            said("(429)", r"\(429\)\s*Reason: ", EXACT + 1),
         ),
         transient=True,
     ),
@@ -220,6 +223,7 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             seen("status", code="503"),
             said("currently unable to handle the request", at=NAMED),
+            said("(503)", r"\(503\)\s*Reason: ", CLASS),
         ),
         transient=True,
     ),

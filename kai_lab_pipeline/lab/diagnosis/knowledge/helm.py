@@ -286,7 +286,7 @@ FAULTS: tuple[Fault, ...] = (
         signs=(
             said("killed", r"\bKilled\s{2,}\S", NAMED),
             said("signal: killed", at=NAMED),
-            said("exit code 137", at=SYMPTOM),
+            said("exit code 137", r"\bhelm\b.{0,300}exit code 137", SYMPTOM),
         ),
         transient=True,
     ),

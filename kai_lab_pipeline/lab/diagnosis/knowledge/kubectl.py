@@ -28,6 +28,20 @@ FAULTS: tuple[Fault, ...] = (
         signs=(said("invalid label value", r'"(?P<label>[^"=]{1,120})=', EXACT),),
     ),
     Fault(
+        id="kubernetes.exec-killed",
+        component="kubectl",
+        title="command terminated with exit code 137",
+        cause="What kubectl exec started in the container was killed: it used more memory than the container's limit, "
+        "or the container was ended meanwhile.",
+        remedy=(
+            "kubectl describe pod -n {namespace} {pod}",
+            "OOMKilled, or a last state that ended then: raise resources.limits.memory of that container",
+            "A pod that was deleted or restarted meanwhile: run the command again in the one that is there now",
+        ),
+        signs=(said("command terminated with exit code 137", at=NAMED),),
+        defaults={"namespace": "default"},
+    ),
+    Fault(
         id="kubernetes.manifest-unreadable",
         component="kubernetes",
         title="json parse error / the object provided is unrecognized",
