@@ -128,6 +128,9 @@ def test_the_command_judges_any_hostile_bundle(project: LabProject, bundle: Path
     code, said = on_a_terminal(project, "judge", str(bundle), "--json")
     assert code in (0, 1)
     assert json.loads(said)["claims"]
+    code, said = on_a_terminal(project, "explain", str(bundle))
+    assert code == 0
+    harmless(said)
 
 
 def spoilt(bundle: Path, word: str) -> None:
@@ -230,6 +233,16 @@ def test_explain_prints_nothing_that_steers_a_terminal(capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "aRED Cause: forged" in said
     harmless(said)
+
+
+def test_what_explain_looked_at_is_shown_as_plain_text(project: LabProject, tmp_path: Path) -> None:
+    for number, word in enumerate(HOSTILE):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps({"kind": f"Thing{word}", "metadata": {"name": word}}), encoding="utf-8")
+        code, said = on_a_terminal(project, "explain", str(file))
+        assert code == 0
+        assert "Looked at: 1 Thing" in said
+        harmless(said)
 
 
 def test_a_fact_keeps_the_lines_of_a_message_and_the_letters_of_any_language() -> None:

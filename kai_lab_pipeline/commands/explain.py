@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from kai_lab_pipeline.clients.bundle import BundleError, read_bundle
 from kai_lab_pipeline.lab.diagnosis import Cause, Diagnosis, Nature, diagnose_evidence, diagnose_objects, diagnose_text
+from kai_lab_pipeline.lab.diagnosis.plain import plain_line
 from kai_lab_pipeline.lab.errors import WrongUse
 
 MAX_BYTES = 5 * 1024 * 1024
@@ -167,6 +168,6 @@ def _print_cause(cause: Cause) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line with letters that the terminal cannot show replaced: input may be in any language."""
+    """Print a line that steers no terminal, with letters that it cannot show replaced: input is of any origin."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "replace").decode(encoding, "replace"))
+    print(plain_line(line).encode(encoding, "replace").decode(encoding, "replace"))
