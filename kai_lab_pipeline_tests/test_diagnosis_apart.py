@@ -10,7 +10,7 @@ from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence, diagnos
 from kai_lab_pipeline.lab.diagnosis.belonging import is_of_the_lab, missed
 from kai_lab_pipeline.lab.spec import Expectations
 from kai_lab_pipeline_tests.damages import recorded
-from kai_lab_pipeline_tests.damages.draft import KIND, Draft, Edit, both
+from kai_lab_pipeline_tests.damages.draft import KIND, Draft, Edit, both, version
 
 NEWEST = "reservation_boundary"
 FOREIGN = [
@@ -150,6 +150,12 @@ def test_what_is_missed_of_a_pod_that_crashes_is_no_cause_of_its_own(workload: s
 def test_the_components_are_missed_where_the_operator_that_makes_them_crashes() -> None:
     gone = without("kai-scheduler-default")
     assert causes(gone, in_place_of("kai-operator", "CrashLoopBackOff")) == ["pod.crash-loop"]
+
+
+def test_no_value_of_a_newer_kai_is_blamed_where_its_admission_is_not_there() -> None:
+    named = causes(without("admission"), version("kai_scheduler", "v0.19.0"))
+    assert "kai.components-missing" in named
+    assert "kai.sharing-mode" not in named
 
 
 def test_a_deployment_is_explained_by_its_own_pods_only() -> None:

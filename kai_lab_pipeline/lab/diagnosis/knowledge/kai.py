@@ -96,6 +96,7 @@ FAULTS: tuple[Fault, ...] = (
             "kai.pods-refused",
             "kai.sharing-off",
             "kai.hamicore-off",
+            "kai.sharing-mode",
             "lab.whole-pod",
         ),
     ),
