@@ -232,5 +232,6 @@ def _refused(holder: dict[str, Any], path: Path) -> WrongUse:
         "Another writer is at work on this lab",
         where=str(path),
         seen=f"{holder.get('purpose', 'a run')} since {holder.get('since', '?')}, pid {holder.get('pid', '?')}",
-        next_step="Wait until it has ended, or work on another lab meanwhile (KAI_LAB_NAME).",
+        next_step="Wait until it has ended (kai-lab status shows who holds a lab), or work on another lab meanwhile "
+        "(KAI_LAB_NAME).",
     )
