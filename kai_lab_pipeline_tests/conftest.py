@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kai_lab_pipeline.rehearsal import process
+from kai_lab_pipeline.rehearsal.registry import RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline_tests.lab_project import CHECKOUT
 
 pytest.register_assert_rewrite("kai_lab_pipeline_tests.scenario_held", "kai_lab_pipeline_tests.scenario_runs")
 
@@ -23,3 +29,22 @@ def rehearsal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[proce
     handle = process.ensure(state, name="tests", options={"components": False})
     yield handle
     process.stop(state, forget=True)
+
+
+@pytest.fixture
+def registry() -> RehearsalRegistry:
+    """The rehearsal's charts, for a test to change."""
+    return lab_registry()
+
+
+@pytest.fixture
+def registry_settings(
+    tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Settings]:
+    """The settings of a project whose charts are looked up in `registry`, also by what it starts."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    shutil.copy(CHECKOUT / "lab.toml", tmp_path)
+    shutil.copytree(CHECKOUT / "manifests", tmp_path / "manifests")
+    with serve(registry) as url:
+        monkeypatch.setenv("KAI_LAB_MIRRORS", json.dumps(mirrors(url)))
+        yield load_settings(tmp_path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.own_builds import called, image_values
 from kai_lab_pipeline.lab.version_sets import KEY_LENGTH, Lane, moved_components, version_set
 from kai_lab_pipeline.lab.versions import version_key
-from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry
 from kai_lab_pipeline.rehearsal.registry_charts import KAI_REPOSITORY
-from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.adding import add_version_set
 from kai_lab_pipeline.workbench.candidates import candidate_settings
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
@@ -27,18 +25,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def registry() -> RehearsalRegistry:
-    return lab_registry()
-
-
-@pytest.fixture
-def settings(tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    shutil.copy(PROJECT / "lab.toml", tmp_path)
-    shutil.copytree(PROJECT / "manifests", tmp_path / "manifests")
-    with serve(registry) as url:
-        monkeypatch.setenv("KAI_LAB_MIRRORS", json.dumps(mirrors(url)))
-        yield load_settings(tmp_path)
+def settings(registry_settings: Settings) -> Settings:
+    return registry_settings
 
 
 def local_chart(settings: Settings, version: str = "v0.18.2") -> str:

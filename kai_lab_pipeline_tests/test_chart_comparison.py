@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.lab.version_sets import version_set
-from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry
 from kai_lab_pipeline.rehearsal.registry_charts import KAI_REPOSITORY
 from kai_lab_pipeline.settings import Settings, SettingsError, load_settings
 from kai_lab_pipeline.workbench.candidates import candidate_settings
@@ -27,16 +25,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def registry() -> RehearsalRegistry:
-    return lab_registry()
-
-
-@pytest.fixture
-def settings(tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    shutil.copy(PROJECT / "lab.toml", tmp_path)
-    with serve(registry) as url:
-        yield load_settings(tmp_path, environ={"KAI_LAB_MIRRORS": json.dumps(mirrors(url))})
+def settings(registry_settings: Settings) -> Settings:
+    return registry_settings
 
 
 def candidate(settings: Settings, run_id: str = "run-1", **changes: str) -> Lab:

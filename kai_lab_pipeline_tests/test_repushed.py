@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -23,27 +20,17 @@ from kai_lab_pipeline.clients.discovery import Lookup
 from kai_lab_pipeline.commands.versions import discover, print_versions
 from kai_lab_pipeline.lab.due import Reason
 from kai_lab_pipeline.lab.version_sets import version_set
-from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry, lab_registry, mirrors, serve
+from kai_lab_pipeline.rehearsal.registry import Fault, RehearsalRegistry
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, KAI_REPOSITORY, NVML_MOCK_REPOSITORY
-from kai_lab_pipeline.settings import Settings, load_settings
+from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.adding import add_version_set
 from kai_lab_pipeline.workbench.nights import Comparison, Nights
-from kai_lab_pipeline_tests.lab_project import CHECKOUT
 from kai_lab_pipeline_tests.test_nights import record
 
 
 @pytest.fixture
-def registry() -> RehearsalRegistry:
-    return lab_registry()
-
-
-@pytest.fixture
-def settings(tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    shutil.copy(CHECKOUT / "lab.toml", tmp_path)
-    with serve(registry) as url:
-        monkeypatch.setenv("KAI_LAB_MIRRORS", json.dumps(mirrors(url)))
-        yield load_settings(tmp_path)
+def settings(registry_settings: Settings) -> Settings:
+    return registry_settings
 
 
 @pytest.fixture
