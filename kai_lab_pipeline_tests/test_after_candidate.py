@@ -11,10 +11,12 @@ import dagster as dg
 import pytest
 
 from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.automation import nightly
 from kai_lab_pipeline.automation.after_candidate import after_candidate_sensor
 from kai_lab_pipeline.automation.nightly import NIGHT_TAG, candidate_job, matrix_job
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.commands.nightly import _clean_up
+from kai_lab_pipeline.lab.due import Due
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict import Verdict
@@ -237,6 +239,27 @@ def test_what_a_person_runs_or_an_earlier_night_ran_is_not_run_again_by_itself(
         assert tick(settings, instance)[0] == [f"after/{run}"], "a run from the UI"
         run = ended(instance, stored, night=Nightly(now(), night.keys))
         assert tick(settings, instance)[0] == [f"after/{run}"], "of another night"
+
+
+def test_a_tick_in_which_nothing_has_ended_weighs_no_verdicts(
+    settings: Settings, stored: StoredSet, night: Nightly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighed: list[object] = []
+
+    def weigh(*arguments: object) -> list[Due]:
+        weighed.append(arguments)
+        return []
+
+    monkeypatch.setattr(nightly, "to_confirm", weigh)
+    with dg.DagsterInstance.ephemeral() as instance:
+        ended(instance, stored, night=night)
+        cursor = None
+        for _ in range(3):
+            _, _, cursor = tick(settings, instance, cursor)
+        assert len(weighed) == 1
+        ended(instance, stored)
+        tick(settings, instance, cursor)
+        assert len(weighed) == 2
 
 
 def test_while_the_command_is_at_work_nothing_is_run_again(

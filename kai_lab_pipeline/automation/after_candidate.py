@@ -34,14 +34,18 @@ class _Seen:
     """Runs for which the matrix was asked for."""
     nightly: str = ""
     """When the last nightly began that the matrix was asked for."""
+    open: bool = False
+    """Whether it could not be told yet what a night has to run again."""
 
     @classmethod
     def read(cls, cursor: str | None) -> "_Seen":
         found = json.loads(cursor) if cursor else {}
-        return cls(frozenset(found.get("done", ())), frozenset(found.get("asked", ())), str(found.get("nightly", "")))
+        done, asked = frozenset(found.get("done", ())), frozenset(found.get("asked", ()))
+        return cls(done, asked, str(found.get("nightly", "")), bool(found.get("open", False)))
 
     def text(self) -> str:
-        return json.dumps({"done": sorted(self.done), "asked": sorted(self.asked), "nightly": self.nightly})
+        sets = {"done": sorted(self.done), "asked": sorted(self.asked)}
+        return json.dumps({**sets, "nightly": self.nightly, "open": self.open})
 
 
 def after_candidate_sensor(settings: Settings, candidate: AssetJob, matrix: AssetJob) -> dg.SensorDefinition:
@@ -78,12 +82,15 @@ def _after(context: dg.SensorEvaluationContext, settings: Settings) -> dg.Sensor
     done, said = _clean_up(settings, nights, [run for run in ended if run.run_id not in seen.done])
     last = nights.last_nightly()
     began = last.started_at.isoformat() if last else ""
-    cursor = _Seen((seen.done & known) | done, known, began).text()
+    news = [*(run.run_id for run in ended if run.run_id not in seen.asked), *([began] if began != seen.nightly else [])]
+    # What is to be run again changes with the verdicts alone, and weighing all of them is too much for each tick.
+    again = run_again(context.instance, settings, ended) if news or seen.open else []
+    cursor = _Seen((seen.done & known) | done, known, began, open=again is None).text()
     for line in said:
         context.log.info(line)
-    news = [*(run.run_id for run in ended if run.run_id not in seen.asked), *([began] if began != seen.nightly else [])]
     requests = [dg.RunRequest(run_key=f"after/{news[0]}", job_name=MATRIX_JOB)] if news else []
-    requests += run_again(context.instance, settings, ended)
+    if again:
+        requests += again
     if requests:
         return dg.SensorResult(run_requests=requests, cursor=cursor)
     return dg.SensorResult(skip_reason="; ".join(said) or "no candidate's run has ended since", cursor=cursor)

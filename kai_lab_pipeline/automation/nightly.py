@@ -134,21 +134,25 @@ def _place(settings: Settings, key: str) -> str:
     return f"context {settings.nightly.context}" if settings.lab.backend == "context" else key
 
 
-def run_again(instance: dg.DagsterInstance, settings: Settings, ended: Iterable[dg.DagsterRun]) -> list[dg.RunRequest]:
+def run_again(
+    instance: dg.DagsterInstance, settings: Settings, ended: Iterable[dg.DagsterRun]
+) -> list[dg.RunRequest] | None:
     """Once a scheduled night is through: one more run for each of its version sets that broke in a single attempt.
 
-    `ended` are the newest ended runs of candidates. Nothing while a run of the night goes on, since what another
+    `ended` are the newest ended runs of candidates. None while a run of the night goes on, since what another
     version set shows may tell already that it is no chance, nor while `kai-lab nightly` is at work. Each set is asked
     for once a night, by its run key.
     """
     nights = Nights(settings)
     night = nights.last_nightly()
-    if night is None or WriteLock(nights.folder).holder() is not None:
+    if night is None:
         return []
     at = night.started_at.isoformat()
     mine = {run.tags[PARTITION_TAG] for run in ended if run.tags.get(NIGHT_TAG) == at}
-    if not mine or at_work(instance) & set(night.keys):
+    if not mine:
         return []
+    if WriteLock(nights.folder).holder() is not None or at_work(instance) & set(night.keys):
+        return None
     return [
         dg.RunRequest(
             run_key=f"again/{at}/{one.version_set.key}",

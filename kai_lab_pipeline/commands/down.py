@@ -32,7 +32,7 @@ def down_command(*, everything: bool) -> int:
         LabState.of(settings).check_backend()
     out, code = console(), OK
     nights = Nights(settings)
-    judged = {record.key for record in nights.records()}
+    judged = {record.key for record in nights.records()} if everything else set()
     for lab_settings in labs:
         if isinstance(lab_settings, LabError):
             code = max(code, say_error(lab_settings))

@@ -122,9 +122,13 @@ def conclude(lab: Lab, judgement: Judgement) -> VerdictRecord:
 
 def remove_candidate(lab: Lab, *, broken: bool) -> str:
     """Remove a candidate's cluster, unless broken ones are to be kept; says what was done. Raises LabError."""
-    if broken and lab.settings.nightly.keep_failed:
+    if _is_kept(lab, broken=broken):
         return f"the cluster of {lab.state.name} is kept, as asked: remove it with kai-lab down --all"
     return _removed(lab)
+
+
+def _is_kept(lab: Lab, *, broken: bool) -> bool:
+    return broken and lab.settings.nightly.keep_failed
 
 
 def _removed(lab: Lab) -> str:
@@ -148,8 +152,9 @@ def clean_up_candidate(project: Settings, stored: StoredSet, *, broken: bool) ->
         return ""
     lab.hold("removing what a candidate's run left")
     try:
-        said = remove_candidate(lab, broken=broken) if lab.backend.cluster_exists() else ""
-        if not lab.backend.cluster_exists():
+        there = lab.backend.cluster_exists()
+        said = remove_candidate(lab, broken=broken) if there else ""
+        if not (there and _is_kept(lab, broken=broken)):
             lab.state.forget_cluster()
         return said
     finally:
