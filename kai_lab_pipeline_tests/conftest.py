@@ -12,7 +12,6 @@ import pytest
 from kai_lab_pipeline.rehearsal import process
 from kai_lab_pipeline.rehearsal.registry import RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.settings import Settings, load_settings
-from kai_lab_pipeline_tests.lab_project import CHECKOUT
 
 pytest.register_assert_rewrite("kai_lab_pipeline_tests.scenario_held", "kai_lab_pipeline_tests.scenario_runs")
 
@@ -39,12 +38,12 @@ def registry() -> RehearsalRegistry:
 
 @pytest.fixture
 def registry_settings(
-    tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, registry: RehearsalRegistry, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> Iterator[Settings]:
     """The settings of a project whose charts are looked up in `registry`, also by what it starts."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    shutil.copy(CHECKOUT / "lab.toml", tmp_path)
-    shutil.copytree(CHECKOUT / "manifests", tmp_path / "manifests")
+    shutil.copy(pytestconfig.rootpath / "lab.toml", tmp_path)
+    shutil.copytree(pytestconfig.rootpath / "manifests", tmp_path / "manifests")
     with serve(registry) as url:
         monkeypatch.setenv("KAI_LAB_MIRRORS", json.dumps(mirrors(url)))
         yield load_settings(tmp_path)

@@ -1,4 +1,4 @@
-"""The suite needs a kubeconfig only: `KAI_LAB_API_KUBECONFIG` names a real server's, else the rehearsal serves."""
+"""The suite needs a kubeconfig only: `API_SUITE_KUBECONFIG` names a real server's, else the rehearsal serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kai_lab_pipeline_tests.api_suite.support import Api, until
 
 @pytest.fixture(scope="session")
 def kubeconfig(request: pytest.FixtureRequest) -> Path:
-    real = os.environ.get("KAI_LAB_API_KUBECONFIG")
+    real = os.environ.get("API_SUITE_KUBECONFIG")
     if real:
         return Path(real)
     path: Path = request.getfixturevalue("rehearsal_server").kubeconfig

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-KUBECONFIG_VARIABLE = "KAI_LAB_API_KUBECONFIG"
+KUBECONFIG_VARIABLE = "API_SUITE_KUBECONFIG"
 SUITE = Path(__file__).resolve().parents[1] / "api_suite"
 
 Outcomes = Mapping[str, str]
