@@ -17,13 +17,13 @@ from kai_lab_pipeline.assets.step import LabResource, diagnosis_metadata, lab_of
 from kai_lab_pipeline.assets.versions import BACKEND, LAB
 from kai_lab_pipeline.backends.doctor import Level, examine
 from kai_lab_pipeline.lab.chart_values import values_check
-from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_text
+from kai_lab_pipeline.lab.diagnosis import Diagnosis
 from kai_lab_pipeline.lab.diagnosis.words import cause_of, in_words
 from kai_lab_pipeline.lab.spec import CHECKS, CLAIMS, RELEASED, VALUES_HAVE_EFFECT
 from kai_lab_pipeline.lab.verdict import CheckResult, Verdict
 from kai_lab_pipeline.report.text import markdown
 from kai_lab_pipeline.workbench.chart_comparison import compare_chart, compared, values_result
-from kai_lab_pipeline.workbench.diagnosing import diagnose_asset
+from kai_lab_pipeline.workbench.diagnosing import diagnose_asset, diagnose_error
 from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.reporting import evidence_for_report
@@ -65,7 +65,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
         with told():
             opened = lab_of(context, lab, group)
             opened.hold(f"checking {asset} in run {context.run.run_id[:8]}")
-        with told(lambda error: diagnose_text(error.text(), opened.backend.name)):
+        with told(lambda error: diagnose_error(opened, error.text())):
             results, source = _judge(opened, asset, wanted)
             if component is not None and VALUES_HAVE_EFFECT in wanted:
                 results = (*results, _values(opened, asset, component))

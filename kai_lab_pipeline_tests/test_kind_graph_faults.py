@@ -98,7 +98,7 @@ def test_an_image_that_does_not_arrive_on_the_node(place: Workplace, project: Ki
 def test_no_space_for_the_image(place: Workplace, project: KindProject) -> None:
     place.rules({"match": "^docker build", "rc": 1, "err": NO_SPACE})
     said = project.here("run")
-    stopped(said, INFRASTRUCTURE, "nvml_mock_image", "no space left on device", "docker system prune")
+    stopped(said, INFRASTRUCTURE, "nvml_mock_image", "no space left on device", "docker builder prune")
     kept(place, project)
 
 

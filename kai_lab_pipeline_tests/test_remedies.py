@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
 
+from kai_lab_pipeline.clients.tools import Outcome, ToolError
 from kai_lab_pipeline.lab.diagnosis import diagnose_evidence, diagnose_objects, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.catalogue import FAULTS
 from kai_lab_pipeline.lab.diagnosis.model import CORRECT, Fault, filled, names_for
 from kai_lab_pipeline.lab.diagnosis.reach import reaching
+from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline_tests.damages import recorded
 from kai_lab_pipeline_tests.damages.draft import KIND
 
@@ -56,6 +59,54 @@ def test_what_a_remedy_says_of_a_command_stays_a_sentence() -> None:
     assert [step for step in told.causes[0].remedy if step.startswith("With helm 4")] == [
         step for step in found.causes[0].remedy if step.startswith("With helm 4")
     ]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_no_remedy_touches_a_persons_contexts_or_takes_a_lab_s_name(fault: Fault) -> None:
+    for step in (*fault.remedy, *fault.elsewhere):
+        assert "use-context" not in step
+        if "kind create cluster" in step:
+            assert "--name try --kubeconfig try.kubeconfig" in step, "a cluster of the lab's name would be no lab's"
+        if "kind export kubeconfig" in step or "kind delete cluster" in step:
+            assert "--kubeconfig" in step or "if nobody needs it" in step
+        assert "docker system prune" not in step, (
+            "it removes other people's stopped containers, nodes of kind among them"
+        )
+
+
+def told(command: str, said: str, backend: str = "") -> str:
+    return ToolError(Outcome(tuple(shlex.split(command)), 1, stderr=said), "It failed", backend=backend).next_step
+
+
+def test_a_tool_s_remedy_names_the_release_and_the_cluster_it_was_called_for() -> None:
+    pending = "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress\n"
+    cluster = "--kubeconfig '/labs/my lab/kubeconfig' --kube-context kind-my-lab"
+    steps = told(f"helm upgrade --install kai oci://r/kai --namespace kai-ns {cluster}", pending, "kind").split("; ")
+    assert f"helm {cluster} uninstall kai -n kai-ns" in steps
+    assert [step for step in steps if step.startswith("helm ")] == [s for s in steps if s.startswith(f"helm {cluster}")]
+    unable = "Error: the server is currently unable to handle the request"
+    kubectl = f"kubectl {cluster.replace('--kube-context', '--context')}"
+    assert f"{kubectl} get apiservices" in told(f"helm list -A {cluster}", unable)
+
+
+def test_kind_s_remedies_are_about_the_cluster_of_the_lab() -> None:
+    taken = 'ERROR: failed to create cluster: node(s) already exist for a cluster with the name "my-lab"\n'
+    steps = told("kind create cluster --name my-lab --kubeconfig /labs/my-lab/kubeconfig", taken)
+    assert "if nobody needs it: kind delete cluster --name my-lab" in steps
+    stopped = "ERROR: failed to detect containerd snapshotter\n"
+    assert "docker start my-lab-control-plane" in told("kind load docker-image x:1 --name my-lab", stopped)
+    for said in ("The kubelet is not healthy after 4m0s", "ERROR: failed to create cluster: something new"):
+        steps = told("kind create cluster --name my-lab --kubeconfig /labs/my-lab/kubeconfig", said)
+        assert "kind-logs-" in steps
+        assert "kai-hami-test" not in steps
+
+
+def test_errors_name_the_cluster_in_the_evidence_too() -> None:
+    error = (
+        "docker could not do it (exit code 1)\nWhere: docker start my-lab-control-plane\nLast seen: failed to detect "
+    )
+    [cause] = diagnose_evidence(Evidence(), errors=[f"{error}containerd snapshotter"]).causes
+    assert "docker start my-lab-control-plane" in cause.remedy
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)

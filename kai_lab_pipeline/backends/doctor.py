@@ -274,7 +274,9 @@ class _Doctor:
 
     def _docker_disk(self, daemon: Daemon | None) -> Finding:
         root = Path(daemon.root_dir) if daemon and daemon.root_dir.startswith("/") else Path("/var/lib/docker")
-        return self._space("disk for images", root, DISK_MIB, "docker system df; docker system prune")
+        return self._space(
+            "disk for images", root, DISK_MIB, "docker system df; docker image prune; docker builder prune"
+        )
 
     def _ports(self) -> list[Finding]:
         """The API server's port, where the kind config fixes one."""

@@ -9,10 +9,12 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 from kai_lab_pipeline.lab.diagnosis import diagnose_text
+from kai_lab_pipeline.lab.diagnosis.reach import reached
 from kai_lab_pipeline.lab.errors import LabError
 
 Log = Callable[[str], None]
@@ -90,9 +92,10 @@ class ToolError(LabError):
                 self.cause, self.remedy = _fill(hint.cause, found), _fill(hint.remedy, found)
                 break
         else:
-            for known in diagnose_text(outcome.text, backend).causes[:1]:
+            for known in diagnose_text(outcome.text, backend, self.command).causes[:1]:
                 self.fault, transient = known.id, known.transient
-                self.cause, self.remedy = redact(known.cause), redact("; ".join(known.remedy))
+                steps = (_reached(step, outcome.command) for step in known.remedy)
+                self.cause, self.remedy = redact(known.cause), redact("; ".join(steps))
         super().__init__(
             f"{what}{f': {self.cause}' if self.cause else ''} (exit code {outcome.exit_code})",
             where=self.command,
@@ -114,6 +117,20 @@ class ToolMissing(LabError):
 
 class ToolTimeout(LabError):
     """The tool did not end within its deadline and was ended, with everything it had started."""
+
+
+def _reached(step: str, command: Sequence[str]) -> str:
+    """A step of a remedy for the very cluster that the command was for, where it names one."""
+    file, context = _option(command, "--kubeconfig"), _option(command, "--kube-context")
+    if not file:
+        return step
+    reach = ("--kubeconfig", file)
+    kubectl = shlex.join(("kubectl", *reach, *(("--context", context) if context else ())))
+    return reached(step, kubectl, shlex.join(("helm", *reach, *(("--kube-context", context) if context else ()))))
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    return next((value for option, value in pairwise(command) if option == name), "")
 
 
 def _fill(text: str, found: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
-from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence
+from kai_lab_pipeline.lab.diagnosis import Diagnosis, diagnose_evidence, diagnose_text
 from kai_lab_pipeline.lab.diagnosis.reach import reaching
 from kai_lab_pipeline.lab.evidence import Evidence
 from kai_lab_pipeline.lab.spec import CHECKS, UPSTREAM
@@ -62,7 +62,16 @@ def diagnose_asset(lab: Lab, asset: str, errors: Collection[str] = ()) -> Diagno
     return _diagnosed(lab, seen, errors)
 
 
+def diagnose_error(lab: Lab, error: str) -> Diagnosis:
+    """What an error gives away, without a look at the cluster."""
+    return _reaching(lab, diagnose_text(error, lab.backend.name))
+
+
 def _diagnosed(lab: Lab, seen: Callable[[], Evidence], errors: Collection[str]) -> Diagnosis:
     found = within(DIAGNOSE_S, lambda: diagnose_evidence(seen(), lab.expectations, errors)) or Diagnosis()
+    return _reaching(lab, found)
+
+
+def _reaching(lab: Lab, found: Diagnosis) -> Diagnosis:
     access = ClusterAccess(kubeconfig=str(lab.backend.kubeconfig_hint()))
     return reaching(found, access.kubectl(), access.helm())

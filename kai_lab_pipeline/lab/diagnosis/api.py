@@ -24,10 +24,11 @@ _WAITING = re.compile(r"^ {2}\w{1,40}: waiting for [^\n]*$", re.MULTILINE)
 """What kai-lab prints while it waits: mismatches that were usually gone a moment later."""
 
 
-def diagnose_text(text: str, backend: str = "") -> Diagnosis:
+def diagnose_text(text: str, backend: str = "", command: str = "") -> Diagnosis:
     """What a text gives away: an error, a log, ``kubectl describe``, or JSON of objects, Lists, Status and helm.
 
-    Takes any text and never raises; runs in linear time. With a `backend` the remedies fit it.
+    Takes any text and never raises; runs in linear time. With a `backend` the remedies fit it; the `command` line that
+    said it gives them its names (release, namespace, cluster, node).
     """
     plain = text.lstrip("\ufeff \t\r\n")
     if plain[:1] in ("{", "["):
@@ -38,7 +39,7 @@ def diagnose_text(text: str, backend: str = "") -> Diagnosis:
     readable = cleaned(text)
     lines = readable.count("\n") + 1 if readable.strip() else 0
     looked_at = [f"{lines} line{'s' * (lines != 1)} of text"]
-    about = context(readable)
+    about = {**context(readable), **context(command)}
     settled = _WAITING.sub("", readable)
     facts = [fact for answer in answers for fact in facts_of(answer)]
     looked_at += [fact.line for fact in facts[:3]]

@@ -99,9 +99,9 @@ MAKE_ANEW = "kai-lab run, without a scenario, makes the rehearsed cluster anew"
 """What mends a simulated node, which nobody can log in to."""
 CORRECT = "kai-lab run, once lab.toml has it right: the rehearsal installs charts itself, without helm"
 """What mends a simulated release."""
-LAB_NAMES: Mapping[str, str] = {"cluster": "kai-hami-test", "node": "kai-hami-test-control-plane"}
-"""Names of the lab's own cluster, where nothing that was seen tells another."""
 _CONTROL_PLANE = "-control-plane"
+LAB_NAMES: Mapping[str, str] = {"cluster": "kai-hami-test", "node": f"kai-hami-test{_CONTROL_PLANE}"}
+"""Names of the lab's own cluster, where nothing that was seen tells another."""
 _NEEDS_HELM = re.compile(r"(?:^|: )(?:or )?(?:helm\b|let helm\b)|^With helm 4")
 _NEEDS_KIND = re.compile(r"^(?:or )?docker (?!login\b|logout\b|manifest\b)|(?<![{\w])kind(?![}\w])")
 
@@ -140,7 +140,7 @@ class Fault:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Names used in the remedy where the text does not give them."""
     elsewhere: tuple[str, ...] = ()
-    """The remedy on a cluster that kind did not make, where leaving out the steps that do not fit would not do."""
+    """The remedy on a given cluster, where leaving out kind's own steps would not do."""
 
     def remedy_on(self, backend: str) -> tuple[str, ...]:
         """The steps that fit a backend; all of them where it is kind, or where nothing is known of the cluster.
@@ -151,7 +151,7 @@ class Fault:
             return self.remedy
         fitting = tuple(step for step in self.remedy if not needs_kind(step))
         if backend == "context":
-            return fitting if fitting == self.remedy else self.elsewhere or fitting
+            return self.elsewhere or fitting
         without_helm = tuple(step for step in fitting if not _NEEDS_HELM.search(step))
         of_kind, of_helm = len(fitting) < len(self.remedy), len(without_helm) < len(fitting)
         return (*without_helm, *((CORRECT,) if of_helm else ()), *((MAKE_ANEW,) if of_kind else ()))
@@ -258,6 +258,8 @@ def names_for(fault: Fault, seen: Mapping[str, str], *, command: bool) -> dict[s
     node = found.get("node", "")
     if node.endswith(_CONTROL_PLANE):
         found.setdefault("cluster", node.removesuffix(_CONTROL_PLANE))
+    elif not node and "cluster" in found:
+        found["node"] = found["cluster"] + _CONTROL_PLANE
     return {**LAB_NAMES, **defaults, **found}
 
 

@@ -16,18 +16,22 @@ _HELM = re.compile(
 """Helm's commands that ask a cluster."""
 
 
+def reached(step: str, kubectl: str, helm: str) -> str:
+    """A step of a remedy with `kubectl` and `helm` (command and flags) in place of its bare commands."""
+    begins = _COMMAND.search(step)
+    if begins is None:
+        return step
+    words, command = step[: begins.start()], step[begins.start() :]
+    return words + _HELM.sub(lambda _: f"{helm} ", _KUBECTL.sub(lambda _: f"{kubectl} ", command))
+
+
 def reaching(diagnosis: Diagnosis, kubectl: str, helm: str) -> Diagnosis:
     """`diagnosis` with `kubectl` and `helm` (command and flags) in place of the bare commands of its remedies."""
 
-    def reached(step: str) -> str:
-        begins = _COMMAND.search(step)
-        if begins is None:
-            return step
-        words, command = step[: begins.start()], step[begins.start() :]
-        return words + _HELM.sub(lambda _: f"{helm} ", _KUBECTL.sub(lambda _: f"{kubectl} ", command))
-
     def of(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
-        return tuple(replace(cause, remedy=tuple(map(reached, cause.remedy))) for cause in causes)
+        return tuple(
+            replace(cause, remedy=tuple(reached(step, kubectl, helm) for step in cause.remedy)) for cause in causes
+        )
 
     return replace(
         diagnosis, causes=of(diagnosis.causes), expected=of(diagnosis.expected), harmless=of(diagnosis.harmless)

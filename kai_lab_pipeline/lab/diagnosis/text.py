@@ -140,10 +140,13 @@ _CONTEXT = (
     re.compile(r"^Namespace: +(?P<namespace>[a-z0-9][-a-z0-9]{0,62})$", re.MULTILINE),
     re.compile(r"^Node: +(?P<node>[a-z0-9][-a-z0-9.]{0,252})", re.MULTILINE),
     re.compile(
-        r"\bhelm (?:upgrade --install|upgrade|install|uninstall|rollback) (?P<release>[a-z0-9][-a-z0-9.]{0,52})"
+        r"\bhelm (?:upgrade --install|upgrade|install|uninstall|rollback|history|get values) "
+        r"(?P<release>[a-z0-9][-a-z0-9.]{0,52})"
     ),
     re.compile(r"(?:^| )(?:-n|--namespace)[ =](?P<namespace>[a-z0-9][-a-z0-9]{0,62})\b", re.MULTILINE),
     re.compile(r"(?:^| )--name[ =](?P<cluster>[a-zA-Z0-9][-a-zA-Z0-9.]{0,62})\b", re.MULTILINE),
+    re.compile(r"\bcontext[ =]kind-(?P<cluster>[a-z0-9][-a-z0-9.]{0,62})\b"),
+    re.compile(r"\bdocker [a-z -]{1,40} (?P<node>[a-z0-9][-a-z0-9.]{0,80}-(?:control-plane|worker)\d{0,3})(?![\w-])"),
 )
 
 

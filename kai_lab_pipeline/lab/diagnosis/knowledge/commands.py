@@ -15,6 +15,18 @@ RELEASE_UPGRADE = "helm upgrade --install {release} CHART -n {namespace} --set K
 ALL_VALUES = "Give that command all values again: a failed revision's own would be kept"
 HEAL = "kai-lab run"
 """Rerun the lab: it heals failed and pending releases."""
+RENEW = "kai-lab run --select cluster"
+"""Adopt the lab's own cluster, after starting it where it is stopped, and write the lab's own kubeconfig anew.
+
+kind's own export writes into the person's kubeconfig and switches its current context.
+"""
+TRY_ANEW = (
+    "kind create cluster --retain --name try --kubeconfig try.kubeconfig",
+    "kind export logs --name try",
+    "kind delete cluster --name try --kubeconfig try.kubeconfig",
+)
+"""The same fault on a cluster to throw away: nothing of the lab's name, and no context of the person's is switched."""
+NODE_LOGS = "Look into kubelet.log and journal.log of the nodes, which the lab keeps in the folder kind-logs-<time>"
 HELM_LIST = ("helm list -A -a", "With helm 4 leave -a away: it lists every state by itself")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import RENEW
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, NAMED, Fault, said, seen
 
 PYTHON = "https://github.com/kubernetes-client/python"
@@ -36,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
         remedy=(
             "echo $KUBECONFIG",
             "export KUBECONFIG=.lab/{cluster}/kubeconfig",
-            "kind export kubeconfig --name {cluster}",
+            RENEW,
         ),
         signs=(
             said("localhost:8080", r"localhost:8080.{0,300}refused", EXACT),
@@ -56,7 +57,7 @@ FAULTS: tuple[Fault, ...] = (
         title="error loading config file",
         cause="The kubeconfig {file} cannot be read: it is not YAML, was cut off, or its path is a list that a "
         "client takes for one file.",
-        remedy=("kubectl --kubeconfig {file} config view", "kind export kubeconfig --name {cluster}"),
+        remedy=("kubectl --kubeconfig {file} config view", f"If it is the lab's own: {RENEW}"),
         signs=(
             said("error loading config file", r'config file "(?P<file>[^"]{1,300})"', EXACT),
             said("invalid kube-config file", at=NAMED),
@@ -86,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
         "credentials",
         cause="The API server does not know the caller: the token or client certificate is wrong or ran out, or is "
         "of another cluster.",
-        remedy=("kubectl config current-context", "kubectl auth whoami", "kind export kubeconfig --name {cluster}"),
+        remedy=("kubectl config current-context", "kubectl auth whoami", RENEW),
         signs=(
             seen("status", code="401"),
             said("you must be logged in to the server", at=NAMED),
@@ -107,7 +108,7 @@ FAULTS: tuple[Fault, ...] = (
         title="Kubernetes cluster unreachable: tls: failed to verify certificate: x509",
         cause="The API server's certificate is not that of the kubeconfig: the kubeconfig is of another cluster, "
         "or the cluster was made anew under the same name.",
-        remedy=("kind export kubeconfig --name {cluster}", "kubectl config view --minify"),
+        remedy=("kubectl config view --minify", RENEW),
         signs=(
             said("x509: ", r"(?:cluster unreachable|unable to connect to the server).{0,300}x509: ", NAMED),
             said("cluster unreachable: ", r"cluster unreachable: .{0,300}tls: ", NAMED),
@@ -123,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
         title="SSL: CERTIFICATE_VERIFY_FAILED: Missing Authority Key Identifier",
         cause="Python 3.13 checks certificates more strictly, and the cluster's authority lacks an extension that "
         "it wants.",
-        remedy=("kind delete cluster --name {cluster}", "kai-lab run", "or use Python 3.12"),
+        remedy=("kai-lab down", "kai-lab run", "or use Python 3.12"),
         signs=(said("missing authority key identifier", at=EXACT),),
         versions="Python 3.13, clusters with older certificates",
         links=(f"{PYTHON}/issues/2394",),
@@ -138,8 +139,7 @@ FAULTS: tuple[Fault, ...] = (
         "another port.",
         remedy=(
             "docker ps -a --filter label=io.x-k8s.kind.cluster",
-            "docker start {node}",
-            "kind export kubeconfig --name {cluster}",
+            RENEW,
             "kai-lab status",
         ),
         signs=(

@@ -41,7 +41,7 @@ FAULTS: tuple[Fault, ...] = (
         component="docker",
         title="no space left on device",
         cause="The disk that holds images, containers or the lab's state is full.",
-        remedy=("df -h", "docker system df", "docker system prune", "kai-lab down"),
+        remedy=("df -h", "docker system df", "docker image prune", "docker builder prune", "kai-lab down"),
         signs=(said("no space left on device"), said("disk quota exceeded")),
         explains=("docker.build-step-failed", "pod.start-error"),
     ),

@@ -67,7 +67,13 @@ FAULTS: tuple[Fault, ...] = (
         component="host",
         title="node.kubernetes.io/disk-pressure / DiskPressure",
         cause="The disk under the node {node} is nearly full: the kubelet evicts pods and lets no new ones in.",
-        remedy=("df -h", "docker system df", "docker system prune", "kubectl describe node {node}"),
+        remedy=(
+            "df -h",
+            "docker system df",
+            "docker image prune",
+            "docker builder prune",
+            "kubectl describe node {node}",
+        ),
         signs=(
             seen("condition", type="DiskPressure", object_kind="Node"),
             said("disk-pressure", rf"{_TAINT}disk-pressure", NAMED),
@@ -115,7 +121,7 @@ FAULTS: tuple[Fault, ...] = (
         title="x509: certificate has expired or is not yet valid",
         cause="A certificate is outside its time: the machine's clock is wrong, or the cluster's certificates ran "
         "out after a year.",
-        remedy=("date -u", "timedatectl status", "If the clock is right: kind delete cluster and run the lab again"),
+        remedy=("date -u", "timedatectl status", "If the clock is right: kai-lab down, and run the lab again"),
         signs=(said("certificate has expired or is not yet valid", at=EXACT),),
         explains=("webhook.*", "registry.tls", "kubernetes.tls"),
         elsewhere=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kai_lab_pipeline.lab.diagnosis.knowledge.commands import NODE_LOGS, RENEW, TRY_ANEW
 from kai_lab_pipeline.lab.diagnosis.model import CLASS, EXACT, GENERIC, NAMED, Fault, said
 
 KIND = "https://github.com/kubernetes-sigs/kind"
@@ -14,8 +15,8 @@ FAULTS: tuple[Fault, ...] = (
         cause="There is already a kind cluster {cluster}; a stopped one counts too.",
         remedy=(
             "kind get clusters",
-            "kind delete cluster --name {cluster}",
-            "or give the lab another name (KAI_LAB_NAME)",
+            "Give the lab another name (lab.name in lab.toml, KAI_LAB_NAME)",
+            "or, if nobody needs it: kind delete cluster --name {cluster}",
         ),
         signs=(said("already exist for a cluster with the name", r'with the name "(?P<cluster>[^"]{1,80})"', EXACT),),
         links=(f"{KIND}/issues/3077",),
@@ -25,7 +26,7 @@ FAULTS: tuple[Fault, ...] = (
         component="kind",
         title="could not locate any control plane nodes for cluster named ...",
         cause="There is no kind cluster {cluster}. Names are matched exactly.",
-        remedy=("kind get clusters", "kai-lab run --select cluster"),
+        remedy=("kind get clusters", RENEW),
         signs=(
             said("could not locate any control plane nodes", r"for cluster named '(?P<cluster>[^']{1,80})'"),
             said("unknown cluster ", r'unknown cluster "(?P<cluster>[^"]{1,80})"'),
@@ -69,18 +70,13 @@ FAULTS: tuple[Fault, ...] = (
         title="failed to init node with kubeadm: ... The kubelet is not healthy",
         cause="The kubelet in the node never became healthy; kubeadm gave up after four minutes. A cgroup v1 host "
         "with Kubernetes 1.35 or newer, a bad kubelet patch, or too little memory are the usual reasons.",
-        remedy=(
-            "kind create cluster --retain --name {cluster}",
-            "kind export logs --name {cluster}",
-            "docker exec {cluster}-control-plane journalctl -u kubelet --no-pager -n 100",
-        ),
+        remedy=(NODE_LOGS, *TRY_ANEW),
         signs=(
             said("failed to init node with kubeadm", at=EXACT),
             said("the kubelet is not healthy", at=NAMED),
             said("the kubelet is not running", at=NAMED),
             said("error execution phase wait-control-plane", at=CLASS),
         ),
-        defaults={"cluster": "kai-hami-test"},
         explains=("net.*", "kubernetes.timeout", "kubernetes.crd-changed", "kubernetes.api-down", "kind.create-failed"),
     ),
     Fault(
@@ -92,11 +88,10 @@ FAULTS: tuple[Fault, ...] = (
         "it.",
         remedy=(
             "sudo sysctl fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=512",
-            "kind create cluster --retain --name {cluster}",
-            "docker logs {cluster}-control-plane",
+            NODE_LOGS,
+            *TRY_ANEW,
         ),
         signs=(said("could not find a log line that matches", at=NAMED),),
-        defaults={"cluster": "kai-hami-test"},
         links=(f"{KIND}/issues/2586", f"{KIND}/issues/3901"),
     ),
     Fault(
@@ -123,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="The kind config cannot be used: {why}",
         remedy=(
             "Correct the file that kind.config names (KAI_LAB_KIND_CONFIG)",
-            "kind create cluster --config FILE --name try",
+            "kind create cluster --config FILE --name try --kubeconfig try.kubeconfig",
         ),
         signs=(
             said("unable to decode config", r"unable to decode config: (?P<why>.{1,200})"),
@@ -178,7 +173,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
         versions="kind to 0.33 with docker 29",
         links=(f"{KIND}/issues/3795", f"{KIND}/pull/4247", f"{KIND}/issues/2402"),
-        defaults={"cluster": "kai-hami-test"},
     ),
     Fault(
         id="kind.snapshotter",
@@ -188,7 +182,6 @@ FAULTS: tuple[Fault, ...] = (
         "not a kind node.",
         remedy=("docker ps -a --filter label=io.x-k8s.kind.cluster", "docker start {cluster}-control-plane"),
         signs=(said("failed to detect containerd snapshotter", at=CLASS),),
-        defaults={"cluster": "kai-hami-test"},
     ),
     Fault(
         id="kind.archive",
@@ -213,7 +206,6 @@ FAULTS: tuple[Fault, ...] = (
             "Name a folder that can be written: kind export logs FOLDER --name {cluster}",
         ),
         signs=(said("failed to create logs directory"), said('journalctl --no-pager" failed with error')),
-        defaults={"cluster": "kai-hami-test"},
     ),
     Fault(
         id="kind.wait-timeout",
@@ -230,10 +222,9 @@ FAULTS: tuple[Fault, ...] = (
         component="kind",
         title="kind cluster unreachable after a restart of the machine",
         cause="After a reboot the node's container got another address than its certificates and etcd members name.",
-        remedy=("kind delete cluster --name {cluster}", "kai-lab run"),
+        remedy=("kai-lab down", "kai-lab run"),
         signs=(said("etcd", r"etcd.{0,200}bind: cannot assign requested address"),),
         links=(f"{KIND}/issues/3071",),
-        defaults={"cluster": "kai-hami-test"},
     ),
     Fault(
         id="kind.create-failed",
@@ -241,8 +232,7 @@ FAULTS: tuple[Fault, ...] = (
         title="ERROR: failed to create cluster",
         cause="kind could not make the cluster; the reason stands in the evidence. kind removes a failed node "
         "unless it is told to retain it.",
-        remedy=("kind create cluster --retain --name {cluster}", "kind export logs --name {cluster}"),
+        remedy=(NODE_LOGS, *TRY_ANEW),
         signs=(said("error: failed to create cluster", at=GENERIC),),
-        defaults={"cluster": "kai-hami-test"},
     ),
 )
