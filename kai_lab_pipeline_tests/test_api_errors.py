@@ -26,12 +26,12 @@ def quiet(line: str) -> None:
     pass
 
 
-def cluster_at(folder: Path, url: str) -> Cluster:
+def cluster_at(folder: Path, url: str, **more: str) -> Cluster:
     file = folder / "kubeconfig"
     write_kubeconfig(
         file,
         {
-            "clusters": [{"name": "a", "cluster": {"server": url}}],
+            "clusters": [{"name": "a", "cluster": {"server": url} | more}],
             "users": [{"name": "u", "user": {"token": "not-a-secret"}}],
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "u"}}],
         },
@@ -51,6 +51,25 @@ class Gateway(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def test_no_proxy_of_the_environment_is_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kubectl, helm and kind do it: behind a company's proxy a cluster on loopback is as healthy as before."""
+    api = ApiStub()
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        assert cluster_at(tmp_path, api.url).version() == "v1.34.0"
+        with pytest.raises(Unreachable) as caught:
+            cluster_at(tmp_path, "http://cluster.invalid").version()
+        assert caught.value.reason == "ProxyError", "anywhere else the environment's proxy is used"
+        with pytest.raises(Unreachable) as caught:
+            cluster_at(tmp_path, api.url, **{"proxy-url": "http://127.0.0.1:9"}).version()
+        assert caught.value.reason == "ProxyError", "and one that the kubeconfig names, for every server"
+    finally:
+        api.close()
 
 
 @pytest.fixture

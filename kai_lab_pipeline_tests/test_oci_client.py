@@ -23,8 +23,8 @@ from cryptography.x509.oid import NameOID
 
 from kai_lab_pipeline.clients import oci_errors
 from kai_lab_pipeline.clients.docker_config import login_for
+from kai_lab_pipeline.clients.loopback import is_loopback
 from kai_lab_pipeline.clients.oci import OciClient, tag_of
-from kai_lab_pipeline.clients.oci_transport import is_loopback
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.rehearsal.registry import FAULTS, Fault, RehearsalRegistry, lab_registry, mirrors, serve
 from kai_lab_pipeline.rehearsal.registry_charts import CHARTS, ISOLATOR_REPOSITORY, KAI_REPOSITORY

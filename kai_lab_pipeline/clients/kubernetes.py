@@ -1,6 +1,6 @@
 """The Kubernetes API as the lab uses it: plain objects in and out, explicit kubeconfig and context on every connection.
 
-The official client loads the kubeconfig and carries credentials, TLS and connections; paths and bodies are plain JSON,
+The official client carries credentials, TLS and connections (`clients.connection`); paths and bodies are plain JSON,
 so that evidence is what `kubectl -o json` shows and a kind whose CRD is not there yet is a plain 404 instead of a stale
 discovery cache. API errors become `ApiError` with the Status that the server gave, never a header dump.
 """
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from kai_lab_pipeline.clients.api_errors import (
@@ -28,10 +27,8 @@ from kai_lab_pipeline.clients.api_errors import (
     refused_with,
     unanswered,
 )
+from kai_lab_pipeline.clients.connection import CONNECTIONS, Connection
 from kai_lab_pipeline.lab.errors import LabError
-
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
 
 __all__ = [
     "CONNECTIONS",
@@ -53,8 +50,6 @@ __all__ = [
 FIELD_MANAGER = "kai-lab"
 """Field manager of everything the lab applies: managedFields then say what is ours."""
 REQUEST_TIMEOUT_S = 30.0
-CONNECTIONS = 16
-"""Kept connections: one per watched resource, and one for the rest."""
 KINDS: Mapping[str, tuple[str, str]] = {
     "nodes": ("v1", "Node"),
     "namespaces": ("v1", "Namespace"),
@@ -88,7 +83,7 @@ def is_ours(obj: Mapping[str, Any]) -> bool:
     return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
 
 
-_CONNECTIONS: dict[tuple[str, str, int], Any] = {}
+_CONNECTIONS: dict[tuple[str, str, int], Connection] = {}
 """The client of the cluster that this process used last: its connections outlive a step."""
 
 
@@ -98,7 +93,7 @@ class Cluster:
     def __init__(self, kubeconfig: Path, context: str) -> None:
         self.kubeconfig = kubeconfig
         self.context = context
-        self._client: ApiClient | None = None
+        self._client: Connection | None = None
 
     def __str__(self) -> str:
         return f"context {self.context} of {self.kubeconfig}"
@@ -304,32 +299,11 @@ class Cluster:
         scope = f"/namespaces/{namespace}" if namespace else ""
         return f"{prefix}{scope}/{resource}" + (f"/{name}" if name else "")
 
-    def _connection(self) -> ApiClient:
+    def _connection(self) -> Connection:
         if self._client is None:
             self._client = _CONNECTIONS.get(self._identity())
         if self._client is None:
-            # Imported here: half a second that --help and offline judging must not pay.
-            from kubernetes import config
-            from kubernetes.config.config_exception import ConfigException
-
-            try:
-                self._client = config.new_client_from_config(  # type: ignore[no-untyped-call]
-                    config_file=str(self.kubeconfig), context=self.context
-                )
-            except (ConfigException, OSError, ValueError) as error:
-                raise LabError(
-                    "The kubeconfig cannot be used",
-                    where=str(self),
-                    seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                    next_step=f"Check 'kubectl --kubeconfig {self.kubeconfig} config get-contexts'.",
-                ) from error
-            # The client's own socket options leave Nagle's algorithm on: 40 ms a request on loopback.
-            options = self._client.rest_client.pool_manager.connection_pool_kw
-            options["maxsize"] = CONNECTIONS
-            options["socket_options"] = [
-                *(options.get("socket_options") or ()),
-                (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-            ]
+            self._client = Connection(self.kubeconfig, self.context)
             _CONNECTIONS.clear()
             _CONNECTIONS[self._identity()] = self._client
         return self._client
@@ -380,23 +354,19 @@ class Cluster:
     ) -> Any:
         import urllib3
 
-        client = self._connection()
+        connection = self._connection()
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
-        for auth in client.configuration.auth_settings().values():
-            if auth["in"] == "header" and auth["value"]:
-                headers[auth["key"]] = auth["value"]
         parameters = urlencode([pair for pair in query if pair[1]])
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            response = client.rest_client.pool_manager.request(
+            response = connection.send(
                 method,
-                f"{client.configuration.host}{path}" + (f"?{parameters}" if parameters else ""),
+                path + (f"?{parameters}" if parameters else ""),
                 headers=headers,
                 body=None if body is None else json.dumps(body).encode(),
-                timeout=urllib3.Timeout(connect=5.0, read=read_timeout_s),
-                retries=False,
-                preload_content=not stream,
+                read_timeout_s=read_timeout_s,
+                stream=stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise unanswered(error, what, str(self)) from error

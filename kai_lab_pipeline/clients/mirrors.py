@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from kai_lab_pipeline.clients.docker_config import canonical_host, docker_config_file
+from kai_lab_pipeline.clients.loopback import is_loopback
 
 OCI = "oci://"
 
@@ -35,16 +36,12 @@ class Source:
 
     @property
     def loopback(self) -> bool:
-        return is_loopback(self.host)
+        return _is_loopback(self.host)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host (with or without port) is this machine only."""
-    name = host.rsplit(":", 1)[0].strip("[]")
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
+def _is_loopback(host: str) -> bool:
+    """`is_loopback` of a host with or without port."""
+    return is_loopback(re.sub(r":\d+$", "", host))
 
 
 def registry_of(reference: str) -> str:
@@ -63,7 +60,7 @@ class Mirrors:
 
     def of(self, host: str) -> Source:
         """Where a registry is reached: its mirror, or itself."""
-        return self._sources.get(canonical_host(host)) or Source(host, plain_http=is_loopback(host))
+        return self._sources.get(canonical_host(host)) or Source(host, plain_http=_is_loopback(host))
 
     def chart(self, reference: str) -> tuple[str, Source]:
         """An ``oci://`` chart reference as it is to be pulled, and its source."""

@@ -25,6 +25,7 @@ import httpx
 import tenacity
 
 from kai_lab_pipeline.clients.docker_config import Credentials, Login, canonical_host, docker_config_file, login_for
+from kai_lab_pipeline.clients.loopback import is_loopback
 from kai_lab_pipeline.clients.mirrors import Mirrors, login_file
 from kai_lab_pipeline.clients.oci_errors import (
     DigestMismatch,
@@ -35,7 +36,7 @@ from kai_lab_pipeline.clients.oci_errors import (
     RegistryTimeout,
     from_status,
 )
-from kai_lab_pipeline.clients.oci_transport import Answer, Errand, Transport, is_loopback, origin
+from kai_lab_pipeline.clients.oci_transport import Answer, Errand, Transport, origin
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.settings import Settings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import ssl
 import time
@@ -13,6 +12,7 @@ from typing import IO
 
 import httpx
 
+from kai_lab_pipeline.clients.loopback import is_loopback
 from kai_lab_pipeline.clients.oci_errors import RegistryAnswerError, from_transport, timed_out
 from kai_lab_pipeline.lab.errors import WrongUse
 
@@ -45,16 +45,6 @@ class Answer:
     def beginning(self) -> str:
         """The first words of the body, on one line."""
         return re.sub(r"[\x00-\x1f\x7f\s]+", " ", self.body[:160].decode("utf-8", "replace")).strip()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address (without port) can only be this machine."""
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def origin(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -1,0 +1,92 @@
+"""The official client's connections to one API server: it loads the kubeconfig and carries credentials and TLS.
+
+Where it differs from kubectl and helm, theirs is the rule, so that all three reach the same server: a proxy of the
+environment is left out for this machine's own addresses.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kai_lab_pipeline.clients.loopback import is_loopback
+from kai_lab_pipeline.lab.errors import LabError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, Configuration
+
+CONNECTIONS = 16
+"""Kept connections: one per watched resource, and one for the rest."""
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Connection:
+    """What a context of a kubeconfig file says about reaching its server, and the connections to it."""
+
+    def __init__(self, kubeconfig: Path, context: str) -> None:
+        """Raises LabError for a kubeconfig that cannot be used. Nothing is sent yet."""
+        # Imported here: half a second that --help and offline judging must not pay.
+        from kubernetes.client import ApiClient
+
+        self._client: ApiClient = ApiClient(configuration=_configuration(kubeconfig, context))
+        # The client's own socket options leave Nagle's algorithm on: 40 ms a request on loopback.
+        options = self._client.rest_client.pool_manager.connection_pool_kw
+        options["maxsize"] = CONNECTIONS
+        options["socket_options"] = [
+            *(options.get("socket_options") or ()),
+            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        ]
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        read_timeout_s: float,
+        stream: bool,
+    ) -> Any:
+        """One exchange, whatever its status is. Raises urllib3's HTTPError or OSError where no answer came."""
+        import urllib3
+
+        configuration = self._client.configuration
+        sent = urllib3.HTTPHeaderDict(headers)
+        for auth in configuration.auth_settings().values():
+            if auth["in"] == "header" and auth["value"]:
+                sent[auth["key"]] = auth["value"]
+        return self._client.rest_client.pool_manager.request(
+            method,
+            f"{configuration.host}{path}",
+            headers=sent,
+            body=body,
+            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
+            retries=False,
+            preload_content=not stream,
+        )
+
+
+def _configuration(kubeconfig: Path, context: str) -> Configuration:
+    from kubernetes import config
+    from kubernetes.client import Configuration
+    from kubernetes.config.config_exception import ConfigException
+
+    found = Configuration()
+    found.proxy = None
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig), context=context, client_configuration=found
+        )
+    except (ConfigException, OSError, ValueError) as error:
+        raise LabError(
+            "The kubeconfig cannot be used",
+            where=f"context {context} of {kubeconfig}",
+            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            next_step=f"Check 'kubectl --kubeconfig {kubeconfig} config get-contexts'.",
+        ) from error
+    if found.proxy is None and not is_loopback(urlsplit(found.host).hostname or ""):
+        found.proxy = Configuration(host=found.host).proxy  # the environment's
+    return found
