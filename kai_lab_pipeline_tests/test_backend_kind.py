@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from kai_lab_pipeline.assets.cluster import cluster_assets
-from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind import KindBackend
@@ -27,19 +26,15 @@ from kai_lab_pipeline.clients.mirrors import Mirrors
 from kai_lab_pipeline.clients.tools import ToolError, ToolMissing
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline_tests.stubs.api import ApiStub, ready, status
+from kai_lab_pipeline_tests.stubs.kind_lab import NAME, NODE, Lines, backend, rule
 from kai_lab_pipeline_tests.stubs.workplace import (
     PATIENCE_S,
     PROJECT,
     Alive,
-    QuickTools,
     Workplace,
     make_workplace,
     recorded,
 )
-
-NAME = "kai-hami-test"
-NODE = f"{NAME}-control-plane"
-WORDS = recorded("kind-and-docker")
 
 
 @pytest.fixture
@@ -47,35 +42,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace
     yield from make_workplace(tmp_path, monkeypatch)
 
 
-class Lines(list[str]):
-    """A log that can be searched."""
-
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-    def has(self, words: str) -> bool:
-        return any(words in line for line in self)
-
-
 @pytest.fixture
 def log() -> Lines:
     return Lines()
-
-
-def backend(place: Workplace, *, on_path: bool = False, **overrides: Any) -> KindBackend:
-    """The backend; `on_path` runs the stubs as processes of their own, as the real tools are."""
-    settings = place.settings(**overrides)
-    lab = KindBackend(settings, pause=lambda seconds: None)
-    if not on_path:
-        lab.use(QuickTools(lab.tools.registry, lab.tools.transcripts))
-    return lab
-
-
-def rule(match: str, case: str, **more: Any) -> dict[str, Any]:
-    """An answer of a recorded case of kind or docker, with our cluster's name."""
-    words = WORDS[case]
-    err = words["err"].replace("kai-kind-test", NAME).replace("kai-dies", NAME).replace("kai-port", NAME)
-    return {"match": match, "rc": words["rc"], "out": words["out"], "err": err, **more}
 
 
 # -- the cluster -----------------------------------------------------------------------------------------------------
@@ -511,154 +480,6 @@ def test_an_old_kind_is_refused(place: Workplace, log: Lines) -> None:
 def test_a_config_that_is_not_there_is_wrong_use(place: Workplace, log: Lines) -> None:
     with pytest.raises(WrongUse, match=r"kind\.config names nope\.yaml"):
         backend(place, kind__config="nope.yaml").ensure_cluster(log)
-
-
-# -- the image -------------------------------------------------------------------------------------------------------
-
-
-def test_an_image_that_is_not_on_the_node_goes_by_an_archive(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    place.rules(rule("^kind load docker-image", "11-load-docker-image-ok"))  # exit 0, and nothing on the node
-    assert lab.provide_image(log).facts["loaded"] == "docker save and kind load image-archive"
-    assert log.has("is not on the node; going by an archive")
-
-
-def test_a_load_that_fails_goes_by_an_archive(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    error = "ERROR: failed to load image: ctr: content digest sha256:12: not found\n"
-    place.rules({"match": "^kind load docker-image", "rc": 1, "err": error})
-    assert "archive" in lab.provide_image(log).facts["loaded"]
-
-
-def test_a_daemon_that_died_is_not_called_a_missing_image(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    place.rules(
-        rule("^kind load docker-image", "02-load-docker-image-dead"), rule("^docker info", "02-docker-info-dead")
-    )
-    with pytest.raises(ToolError, match="No docker daemon answers"):
-        lab.provide_image(log)
-
-
-def test_an_image_that_never_arrives_is_an_error(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    place.rules(rule("^kind load", "11-load-docker-image-ok"))
-    with pytest.raises(LabError, match=r"nvml-mock:local is not on .* after it was loaded"):
-        lab.provide_image(log)
-
-
-def test_an_archive_is_loaded_instead_of_building(place: Workplace, log: Lines) -> None:
-    archive = place.project / "image.tar"
-    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
-    lab = backend(place, image__nvml_mock__archive="image.tar")
-    lab.ensure_cluster(log)
-    assert lab.provide_image(log).facts["archive"] == "image.tar"
-    assert place.calls("docker", "build") + place.calls("git") == []
-
-
-def test_an_archive_without_the_image_is_said(place: Workplace, log: Lines) -> None:
-    (place.project / "image.tar").write_text(json.dumps({"other:1": "sha256:1"}))
-    lab = backend(place, image__nvml_mock__archive="image.tar")
-    lab.ensure_cluster(log)
-    with pytest.raises(LabError, match="after it was loaded") as caught:
-        lab.provide_image(log)
-    assert "this very name" in caught.value.next_step
-
-
-def test_a_checkout_is_built_every_time(place: Workplace, log: Lines) -> None:
-    dockerfile = place.project / "src" / "deployments" / "nvml-mock" / "Dockerfile"
-    dockerfile.parent.mkdir(parents=True)
-    dockerfile.write_text("FROM scratch\n")
-    lab = backend(place, image__nvml_mock__checkout="src")
-    lab.ensure_cluster(log)
-    lab.provide_image(log)
-    assert len(place.calls("docker", "build")) == 2
-    assert place.calls("git") == []
-
-
-def test_a_git_ref_that_is_not_there_is_told_by_its_own_step(place: Workplace, log: Lines) -> None:
-    error = "fatal: Remote branch v9 not found in upstream origin\n"
-    place.rules({"match": "^git clone", "rc": 128, "err": error})
-    lab = backend(place, image__nvml_mock__git_ref="v9")
-    assert lab.ensure_cluster(log).made  # the cluster is not held up by it
-    assert log.has("its own step will try again")
-    with pytest.raises(ToolError, match="no branch or tag v9"):
-        lab.provide_image(log)
-
-
-FORK = "https://git.example/fork.git"
-
-
-def built(place: Workplace) -> int:
-    return len(place.calls("docker", "build"))
-
-
-def test_another_source_of_the_same_ref_is_another_image(place: Workplace, log: Lines) -> None:
-    backend(place).ensure_cluster(log)
-    fork = backend(place, image__nvml_mock__source=FORK)
-    fork.provide_image(log)
-    assert [call[-2] for call in place.calls("git", "clone")] == [place.settings().image.nvml_mock.source, FORK]
-    contexts = [call[-1] for call in place.calls("docker", "build")]
-    assert len(set(contexts)) == 2, "each is built from its own clone"
-    fork.provide_image(log)
-    assert built(place) == 2
-
-
-def test_a_branch_that_moved_is_cloned_and_built_again(place: Workplace, log: Lines) -> None:
-    place.change(branches={"main": "a" * 40})
-    lab = backend(place, image__nvml_mock__git_ref="main")
-    lab.ensure_cluster(log)
-    lab.provide_image(log)
-    assert built(place) == 1, "it did not move"
-    place.change(branches={"main": "b" * 40})
-    lab.provide_image(log)
-    assert built(place) == 2
-    label = place.look()["labels"]["nvml-mock:local"]["kai-lab.source"]
-    assert label == f"{place.settings().image.nvml_mock.source}@main#{'b' * 40}"
-    place.rules({"match": "^git ls-remote", "rc": 128, "err": "fatal: unable to access: Could not resolve host\n"})
-    place.change(branches={"main": "c" * 40})
-    lab.provide_image(log)
-    assert built(place) == 2
-    assert log.has("whether refs/heads/main has moved could not be asked; going by bbbbbbbbbbbb")
-
-
-def test_a_tag_is_never_asked_for_again(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    lab.provide_image(log)
-    assert place.calls("git", "ls-remote") == []
-    assert (len(place.calls("git", "clone")), built(place)) == (1, 1)
-
-
-def test_the_same_image_provided_again_is_the_same_version(place: Workplace, log: Lines) -> None:
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    first, second = lab.provide_image(log), lab.provide_image(log)
-    assert (first.changed, second.changed) == (True, False)
-    assert image_version(first) == image_version(second) == [place.look()["images"]["local"]["nvml-mock:local"], None]
-
-
-def test_an_archive_of_another_content_is_another_version(place: Workplace, log: Lines) -> None:
-    archive = place.project / "image.tar"
-    lab = backend(place, image__nvml_mock__archive="image.tar")
-    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
-    lab.ensure_cluster(log)
-    first, same = lab.provide_image(log), lab.provide_image(log)
-    archive.write_text(json.dumps({"nvml-mock:local": "sha256:2"}))
-    assert image_version(first) == image_version(same)
-    assert image_version(lab.provide_image(log)) != image_version(first)
-
-
-def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None:
-    place.rules(rule("^docker build", "05-build-legacy-failstep"))
-    lab = backend(place)
-    lab.ensure_cluster(log)
-    with pytest.raises(ToolError, match="A step of the Dockerfile failed"):
-        lab.provide_image(log)
-    assert log.has("Running in e325bf57ec36")
 
 
 def test_preloads_are_loaded_right_after_the_cluster(place: Workplace, log: Lines) -> None:

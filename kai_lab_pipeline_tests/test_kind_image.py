@@ -1,0 +1,170 @@
+"""The nvml-mock image on a kind cluster's nodes, with stub tools on the PATH that replay what the real ones said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kai_lab_pipeline.assets.gpus import image_version
+from kai_lab_pipeline.clients.tools import ToolError
+from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline_tests.stubs.kind_lab import Lines, backend, rule
+from kai_lab_pipeline_tests.stubs.workplace import Workplace, make_workplace
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    yield from make_workplace(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def log() -> Lines:
+    return Lines()
+
+
+def test_an_image_that_is_not_on_the_node_goes_by_an_archive(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(rule("^kind load docker-image", "11-load-docker-image-ok"))  # exit 0, and nothing on the node
+    assert lab.provide_image(log).facts["loaded"] == "docker save and kind load image-archive"
+    assert log.has("is not on the node; going by an archive")
+
+
+def test_a_load_that_fails_goes_by_an_archive(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    error = "ERROR: failed to load image: ctr: content digest sha256:12: not found\n"
+    place.rules({"match": "^kind load docker-image", "rc": 1, "err": error})
+    assert "archive" in lab.provide_image(log).facts["loaded"]
+
+
+def test_a_daemon_that_died_is_not_called_a_missing_image(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(
+        rule("^kind load docker-image", "02-load-docker-image-dead"), rule("^docker info", "02-docker-info-dead")
+    )
+    with pytest.raises(ToolError, match="No docker daemon answers"):
+        lab.provide_image(log)
+
+
+def test_an_image_that_never_arrives_is_an_error(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules(rule("^kind load", "11-load-docker-image-ok"))
+    with pytest.raises(LabError, match=r"nvml-mock:local is not on .* after it was loaded"):
+        lab.provide_image(log)
+
+
+def test_an_archive_is_loaded_instead_of_building(place: Workplace, log: Lines) -> None:
+    archive = place.project / "image.tar"
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    lab.ensure_cluster(log)
+    assert lab.provide_image(log).facts["archive"] == "image.tar"
+    assert place.calls("docker", "build") + place.calls("git") == []
+
+
+def test_an_archive_without_the_image_is_said(place: Workplace, log: Lines) -> None:
+    (place.project / "image.tar").write_text(json.dumps({"other:1": "sha256:1"}))
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    lab.ensure_cluster(log)
+    with pytest.raises(LabError, match="after it was loaded") as caught:
+        lab.provide_image(log)
+    assert "this very name" in caught.value.next_step
+
+
+def test_a_checkout_is_built_every_time(place: Workplace, log: Lines) -> None:
+    dockerfile = place.project / "src" / "deployments" / "nvml-mock" / "Dockerfile"
+    dockerfile.parent.mkdir(parents=True)
+    dockerfile.write_text("FROM scratch\n")
+    lab = backend(place, image__nvml_mock__checkout="src")
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert len(place.calls("docker", "build")) == 2
+    assert place.calls("git") == []
+
+
+def test_a_git_ref_that_is_not_there_is_told_by_its_own_step(place: Workplace, log: Lines) -> None:
+    error = "fatal: Remote branch v9 not found in upstream origin\n"
+    place.rules({"match": "^git clone", "rc": 128, "err": error})
+    lab = backend(place, image__nvml_mock__git_ref="v9")
+    assert lab.ensure_cluster(log).made  # the cluster is not held up by it
+    assert log.has("its own step will try again")
+    with pytest.raises(ToolError, match="no branch or tag v9"):
+        lab.provide_image(log)
+
+
+FORK = "https://git.example/fork.git"
+
+
+def built(place: Workplace) -> int:
+    return len(place.calls("docker", "build"))
+
+
+def test_another_source_of_the_same_ref_is_another_image(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
+    fork = backend(place, image__nvml_mock__source=FORK)
+    fork.provide_image(log)
+    assert [call[-2] for call in place.calls("git", "clone")] == [place.settings().image.nvml_mock.source, FORK]
+    contexts = [call[-1] for call in place.calls("docker", "build")]
+    assert len(set(contexts)) == 2, "each is built from its own clone"
+    fork.provide_image(log)
+    assert built(place) == 2
+
+
+def test_a_branch_that_moved_is_cloned_and_built_again(place: Workplace, log: Lines) -> None:
+    place.change(branches={"main": "a" * 40})
+    lab = backend(place, image__nvml_mock__git_ref="main")
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert built(place) == 1, "it did not move"
+    place.change(branches={"main": "b" * 40})
+    lab.provide_image(log)
+    assert built(place) == 2
+    label = place.look()["labels"]["nvml-mock:local"]["kai-lab.source"]
+    assert label == f"{place.settings().image.nvml_mock.source}@main#{'b' * 40}"
+    place.rules({"match": "^git ls-remote", "rc": 128, "err": "fatal: unable to access: Could not resolve host\n"})
+    place.change(branches={"main": "c" * 40})
+    lab.provide_image(log)
+    assert built(place) == 2
+    assert log.has("whether refs/heads/main has moved could not be asked; going by bbbbbbbbbbbb")
+
+
+def test_a_tag_is_never_asked_for_again(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    lab.provide_image(log)
+    assert place.calls("git", "ls-remote") == []
+    assert (len(place.calls("git", "clone")), built(place)) == (1, 1)
+
+
+def test_the_same_image_provided_again_is_the_same_version(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    first, second = lab.provide_image(log), lab.provide_image(log)
+    assert (first.changed, second.changed) == (True, False)
+    assert image_version(first) == image_version(second) == [place.look()["images"]["local"]["nvml-mock:local"], None]
+
+
+def test_an_archive_of_another_content_is_another_version(place: Workplace, log: Lines) -> None:
+    archive = place.project / "image.tar"
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:1"}))
+    lab.ensure_cluster(log)
+    first, same = lab.provide_image(log), lab.provide_image(log)
+    archive.write_text(json.dumps({"nvml-mock:local": "sha256:2"}))
+    assert image_version(first) == image_version(same)
+    assert image_version(lab.provide_image(log)) != image_version(first)
+
+
+def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None:
+    place.rules(rule("^docker build", "05-build-legacy-failstep"))
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    with pytest.raises(ToolError, match="A step of the Dockerfile failed"):
+        lab.provide_image(log)
+    assert log.has("Running in e325bf57ec36")
