@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kai_lab_pipeline.assets.gpus import image_version
-from kai_lab_pipeline.clients.tools import ToolError
+from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.kind import Kind
+from kai_lab_pipeline.clients.tools import Log, ToolError
 from kai_lab_pipeline.lab.errors import LabError
-from kai_lab_pipeline_tests.stubs.kind_lab import Lines, backend, rule
-from kai_lab_pipeline_tests.stubs.workplace import Workplace, make_workplace
+from kai_lab_pipeline_tests.stubs.kind_lab import NAME, NODE, Lines, backend, rule
+from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, Workplace, make_workplace
 
 
 @pytest.fixture
@@ -168,3 +173,109 @@ def test_a_build_that_fails_shows_its_step(place: Workplace, log: Lines) -> None
     with pytest.raises(ToolError, match="A step of the Dockerfile failed"):
         lab.provide_image(log)
     assert log.has("Running in e325bf57ec36")
+
+
+# -- labs beside each other ------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_became_another_image_between_build_and_load_is_told(
+    place: Workplace, log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    load = Kind.load_image
+
+    def moved(kind: Kind, cluster: str, image: str, *, log: Log) -> None:
+        place.change(images=place.look()["images"] | {"local": {image: f"sha256:{'f' * 64}"}})
+        load(kind, cluster, image, log=log)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kind, "load_image", moved)
+        with pytest.raises(LabError, match="nvml-mock:local became another image while it was loaded") as caught:
+            lab.provide_image(log)
+    assert f"the name is now that of sha256:{'f' * 64}" in caught.value.seen
+    monkeypatch.setattr("kai_lab_pipeline_tests.stubs.tool.Tools.built", lambda *_: f"sha256:{'e' * 64}")
+    place.change(labels={"nvml-mock:local": {"kai-lab.source": "theirs"}})
+    assert lab.provide_image(log).changed, "what was loaded is not taken for the lab's own"
+    assert place.look()["images"][NODE]["nvml-mock:local"] == f"sha256:{'e' * 64}"
+
+
+def test_one_lab_at_a_time_builds_and_loads_and_the_other_one_finds_it_done(
+    place: Workplace, log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = backend(place), backend(place, lab__name="other")
+    build, load = Docker.build, Kind.load_image
+    looks: list[tuple[int, bool]] = []
+
+    def look() -> None:
+        """The other lab makes its cluster: it neither builds nor touches the clone that is built from."""
+        (clone,) = (place.settings().state_root / "sources").glob("nvml-mock-*")
+        inode, calls = clone.stat().st_ino, len(place.calls("docker", "build"))
+        place.api.new_cluster()
+        second.ensure_cluster(log)
+        looks.append((len(place.calls("docker", "build")) - calls, clone.stat().st_ino == inode))
+
+    def building(docker: Docker, *arguments: Any, **options: Any) -> str:
+        look()
+        return build(docker, *arguments, **options)
+
+    def loading(kind: Kind, cluster: str, image: str, *, log: Log) -> None:
+        place.change(clusters={NAME: place.look()["clusters"][NAME]})
+        look()
+        load(kind, cluster, image, log=log)
+
+    first.ensure_cluster(log)
+    place.change(labels={"nvml-mock:local": {"kai-lab.source": "theirs"}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Docker, "build", building)
+        patch.setattr(Kind, "load_image", loading)
+        first.provide_image(log)
+    assert looks == [(0, True), (0, True)]
+    assert log.count("another lab is at work on its image; that of this lab comes in its own step") == 2
+    place.forget_calls()
+    assert second.provide_image(log).changed
+    assert place.calls("docker", "build") + place.calls("git", "clone") == []
+
+
+def test_a_lab_waits_for_another_one_that_is_at_work_on_its_image(place: Workplace, log: Lines) -> None:
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    told = threading.Event()
+
+    def note(line: str) -> None:
+        log(line)
+        if line == "another lab is at work on its image; waiting for it":
+            told.set()
+
+    with open(place.settings().state_root / "sources" / "lock", "a", encoding="utf-8") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        calls = len(place.calls())
+        waiting = threading.Thread(target=lab.provide_image, args=[note])
+        waiting.start()
+        assert told.wait(PATIENCE_S)
+        assert place.calls()[calls:] == [["kind", "get", "nodes", "--name", NAME]]
+    waiting.join(PATIENCE_S)
+    assert "nvml-mock:local" in place.look()["images"][NODE]
+
+
+def test_what_a_killed_lab_left_half_done_is_removed(place: Workplace, log: Lines) -> None:
+    left = place.settings().state_root / "sources" / "partial-killed"
+    left.mkdir(parents=True)
+    (left / "image.tar").write_text("half of it")
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    place.rules({"match": "^kind load docker-image", "rc": 1, "err": "ERROR: failed to load image\n"})
+    lab.provide_image(log)
+    ((*_, archive, _),) = place.calls("docker", "save")
+    assert Path(archive).parent.parent == left.parent, "so that it goes too, if this one is killed"
+    assert list(left.parent.glob("partial-*")) == []
+
+
+def test_a_state_folder_that_cannot_be_written_is_told_by_the_images_own_step(place: Workplace, log: Lines) -> None:
+    (place.settings().state_root / "sources").parent.mkdir(parents=True)
+    (place.settings().state_root / "sources").write_text("a file where the folder goes")
+    lab = backend(place)
+    assert lab.ensure_cluster(log).made
+    assert log.has("the image is not ready, its own step will try again")
+    with pytest.raises(OSError, match="sources"):
+        lab.provide_image(log)

@@ -2,15 +2,20 @@
 
 The node is asked what it has: `kind load` may exit 0 while the image is not there (multi-platform manifests in Docker's
 containerd store), and then an archive of one platform helps.
+
+Labs of one state folder share the clones, and all of a machine share the image's name: one at a time clones, builds and
+loads, and a name that somebody else gave to another image meanwhile is told.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from kai_lab_pipeline.backends.base import Log, StepFacts
@@ -47,7 +52,7 @@ class ImageProvider:
         self._kind = kind
         # Never a prompt: nobody is there to answer it.
         self._git = Tool(runner, "git", {"GIT_TERMINAL_PROMPT": "0"})
-        self._building = threading.Lock()
+        self._sources = settings.state_root / "sources"
 
     def archive(self) -> Path | None:
         """The archive that the settings name; raises WrongUse when it is not there."""
@@ -60,15 +65,16 @@ class ImageProvider:
             raise WrongUse(f"{key} names {name}, and it is not there", where=str(path), next_step=f"Correct {key}.")
         return path
 
-    def prepare(self, log: Log) -> str | None:
-        """Have the image in the local docker, without touching a cluster; its id, or None where an archive is used.
+    def prepare(self, log: Log) -> None:
+        """Have the image in the local docker before its own step, without touching a cluster.
 
-        Safe to call while another thread does the same: the second waits and finds it done.
+        Nothing is done where an archive is used, or while another lab is at work on its image: that would hold up the
+        cluster, and the image's own step waits.
         """
-        if self.archive() is not None:
-            return None
-        with self._building:
-            return self._built(log)
+        if self.archive() is None:
+            with self._alone(log, wait=False) as alone:
+                if alone:
+                    self._built(log)
 
     def provide(self, cluster: str, log: Log) -> StepFacts:
         """Put the image on every node of the kind cluster, and see that it is there."""
@@ -77,17 +83,18 @@ class ImageProvider:
             raise LabError(
                 f"There is no kind cluster {cluster}", next_step="Materialise 'cluster' first, or the whole lab."
             )
-        image_id = self.prepare(log)
         archive = self.archive()
         facts = {"image": self._image.name, "nodes": ", ".join(nodes)}
         if archive is not None:
             self._kind.load_archive(cluster, archive, log=log)
             facts |= {"archive": archive.name, "archive_digest": _digest(archive)}
         else:
-            facts["image_id"] = str(image_id)
-            if not self._missing(nodes, image_id):
-                return StepFacts(f"{self._image.name} is already on {facts['nodes']}", changed=False, facts=facts)
-            facts["loaded"] = self._load(cluster, nodes, log)
+            with self._alone(log):
+                facts["image_id"] = image_id = self._built(log)
+                if not self._missing(nodes, image_id):
+                    return StepFacts(f"{self._image.name} is already on {facts['nodes']}", changed=False, facts=facts)
+                facts["loaded"] = self._load(cluster, nodes, log)
+                self._refuse_another(image_id)
         missing = self._missing(nodes)
         if missing:
             raise LabError(
@@ -115,6 +122,50 @@ class ImageProvider:
             log(f"loading {name} into the nodes")
             self._kind.load_archive(cluster, self.file(name, "kind.preload"), log=log)
 
+    @contextlib.contextmanager
+    def _alone(self, log: Log, *, wait: bool = True) -> Iterator[bool]:
+        """Keep other labs of this state folder from cloning, building and loading; False where another one does.
+
+        With `wait` it is waited for. What a killed one left half done is removed first.
+        """
+        self._sources.mkdir(parents=True, exist_ok=True)
+        with open(self._sources / "lock", "a", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    log("another lab is at work on its image; that of this lab comes in its own step")
+                    yield False
+                    return
+                log("another lab is at work on its image; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in self._sources.glob("partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            yield True
+
+    @contextlib.contextmanager
+    def _partial(self) -> Iterator[Path]:
+        """A folder for what is no good by halves."""
+        with tempfile.TemporaryDirectory(dir=self._sources, prefix="partial-") as folder:
+            yield Path(folder)
+
+    def _refuse_another(self, image_id: str) -> None:
+        """Raises LabError where the name no longer is that of the image that was built: then another one was loaded.
+
+        The nodes' own ids do not tell: with Docker's containerd store they are of another kind.
+        """
+        name = self._image.name
+        now = self._docker.image_id(name)
+        if now != image_id:
+            raise LabError(
+                f"{name} became another image while it was loaded",
+                where=f"docker image inspect {name}",
+                seen=f"built {image_id}, the name is now that of {now or 'none'}",
+                next_step="Run it again when nobody else builds an image of this name, or name it otherwise "
+                "(image.nvml_mock.name and the chart's image.repository and image.tag in lab.toml).",
+                transient=True,
+            )
+
     def _built(self, log: Log) -> str:
         name = self._image.name
         if self._image.checkout:
@@ -137,16 +188,15 @@ class ImageProvider:
 
         It is made once, and again when the ref is a branch that has moved since; a tag stays what it was.
         """
-        image, sources = self._image, self._settings.state_root / "sources"
+        image = self._image
         origin = hashlib.sha256(image.source.encode()).hexdigest()[:8]
-        target = sources / f"nvml-mock-{image.git_ref.replace('/', '_')}-{origin}"
+        target = self._sources / f"nvml-mock-{image.git_ref.replace('/', '_')}-{origin}"
         commit = self._commit(target)
         if commit is not None and not self._moved(target, commit, log):
             return target, commit
-        sources.mkdir(parents=True, exist_ok=True)
         log(redact(f"cloning {image.git_ref} of {image.source}"))
-        with tempfile.TemporaryDirectory(dir=sources) as folder:
-            partial = Path(folder) / "clone"
+        with self._partial() as folder:
+            partial = folder / "clone"
             arguments = ("clone", "--depth", "1", "--branch", image.git_ref, "--", image.source)
             what = f"git could not clone {image.git_ref}"
             cloned = self._git.call(
@@ -190,8 +240,8 @@ class ImageProvider:
         except ToolError as error:
             self._docker.daemon()  # kind calls a dead daemon a missing image: then this says the truth
             log(f"kind load did not work ({error.cause or error.tail}); going by an archive")
-        with tempfile.TemporaryDirectory(dir=self._settings.lab_dir) as folder:
-            archive = Path(folder) / "image.tar"
+        with self._partial() as folder:
+            archive = folder / "image.tar"
             self._docker.save([name], archive)
             self._kind.load_archive(cluster, archive, log=log)
         return "docker save and kind load image-archive"

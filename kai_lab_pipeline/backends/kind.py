@@ -249,8 +249,8 @@ class KindBackend:
         def build() -> None:
             try:
                 self._images.prepare(log)
-            except LabError as error:
-                log(f"the image is not ready, its own step will try again: {error.what}")
+            except (LabError, OSError) as error:
+                log(f"the image is not ready, its own step will try again: {getattr(error, 'what', error)}")
 
         stop = threading.Event()
         builder = threading.Thread(target=build, name="image", daemon=True)
