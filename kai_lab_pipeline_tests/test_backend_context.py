@@ -300,6 +300,23 @@ def test_the_last_of_the_lab_goes_and_nothing_else(place: Workplace) -> None:
     assert not lab.remove_cluster(quiet).changed
 
 
+def test_metrics_of_pods_are_nobodys_work(place: Workplace) -> None:
+    """metrics-server lists pods of its own, which are computed and have no uid."""
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    lab.install("kai_scheduler", place.settings().charts.kai_scheduler, quiet)
+    place.api.put("namespaces", "", "kai-scheduler")
+    version = "metrics.k8s.io/v1beta1"
+    kind = {"name": "pods", "kind": "PodMetrics", "namespaced": True, "verbs": ["get", "list"]}
+    place.api.answers = {
+        "/apis": (200, {"groups": [{"name": "metrics.k8s.io", "preferredVersion": {"groupVersion": version}}]}),
+        f"/apis/{version}": (200, {"resources": [kind]}),
+        f"/apis/{version}/namespaces/kai-scheduler/pods": (200, {"items": [{"metadata": {"name": "kai-operator-1"}}]}),
+    }
+    assert lab.remove_cluster(quiet).leftovers == ()
+    assert place.api.names("namespaces") == ["kube-system"]
+
+
 def test_what_is_still_there_keeps_the_mark(place: Workplace) -> None:
     lab = backend(place)
     lab.ensure_cluster(quiet)

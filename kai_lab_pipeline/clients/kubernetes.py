@@ -136,7 +136,10 @@ class Cluster:
     def everything_in(
         self, namespace: str, *, leave_out: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Each namespaced resource that can be listed, with its objects in a namespace. Raises ApiError."""
+        """Each namespaced resource that can be listed, with its objects in a namespace. Raises ApiError.
+
+        What is computed when it is asked for has no uid, and is left out: pod metrics, OLM's package manifests.
+        """
         for base, api_version in self._api_versions():
             for kind in self._call("GET", base, what=f"list what {base} has")["resources"]:
                 name = str(kind["name"])
@@ -147,7 +150,8 @@ class Cluster:
                     items = self._call("GET", path, what=f"list {name}").get("items") or []
                 except NotFound:
                     continue  # its API was removed meanwhile
-                yield name, [{"apiVersion": api_version, "kind": kind["kind"], **item} for item in items]
+                stored = [item for item in items if item["metadata"].get("uid")]
+                yield name, [{"apiVersion": api_version, "kind": kind["kind"], **item} for item in stored]
 
     def _api_versions(self) -> Iterator[tuple[str, str]]:
         yield "/api/v1", "v1"
