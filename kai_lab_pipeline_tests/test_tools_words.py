@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -242,14 +243,16 @@ def install(tmp_path: Path, chart: Chart, **options: Any) -> tuple[list[str], Ma
     return replay.asked[0], replay.env[0]
 
 
-def test_an_upgrade_drops_earlier_values_and_names_everything(tmp_path: Path) -> None:
+def test_an_upgrade_drops_earlier_values_and_names_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELM_NAMESPACE", "somewhere")
+    monkeypatch.setenv("HELM_KUBEASGROUPS", "admins")
     asked, env = install(tmp_path, CHART)
     assert asked[1:7] == ["upgrade", "--install", "kai", CHART.chart, "--version", "v0.17.0"]
     for option in ("--reset-values", "--create-namespace", "--kubeconfig", "--kube-context"):
         assert option in asked
     assert "--wait" not in asked
     assert "--plain-http" not in asked
-    assert env["HELM_NAMESPACE"] is None
+    assert {"HELM_NAMESPACE", "HELM_KUBEASGROUPS"} <= {name for name, value in env.items() if value is None}
     assert str(env["HELM_REGISTRY_CONFIG"]).startswith(str(tmp_path / "h"))
 
 
@@ -272,6 +275,15 @@ def test_a_mirrors_password_is_in_a_file_of_ours_and_on_no_command_line(tmp_path
     assert list(json.loads(file.read_text())["auths"]) == ["mirror.corp"]
 
 
+def test_releases_that_are_installed_at_once_have_a_login_each(tmp_path: Path) -> None:
+    mirrors = {"ghcr.io": "https://a:1@mirror.corp/ghcr", "docker.io": "https://b:2@mirror.corp/hub"}
+    isolator = CHART.model_copy(update={"chart": "oci://docker.io/projecthami/kai-resource-isolator"})
+    files = [Path(str(install(tmp_path, one, mirrors=mirrors)[1]["HELM_REGISTRY_CONFIG"])) for one in (CHART, isolator)]
+    logins = [json.loads(file.read_text())["auths"]["mirror.corp"]["auth"] for file in files]
+    assert [base64.b64decode(login) for login in logins] == [b"a:1", b"b:2"]
+    assert [len(list(file.parent.iterdir())) for file in files] == [1, 1]
+
+
 def test_a_login_of_the_user_is_used_and_named_when_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +296,14 @@ def test_a_login_of_the_user_is_used_and_named_when_it_is_refused(
     assert str(tmp_path / "config.json") in caught.value.next_step
     assert "helm registry logout ghcr.io" in caught.value.next_step
     assert "DOCKER_CONFIG" not in replay.env[0]
+    assert replay.env[0]["HELM_REGISTRY_CONFIG"] is None, "helm looks into docker's by itself"
+
+
+def test_a_login_of_helm_is_used_wherever_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "mine.json"
+    monkeypatch.setenv("HELM_REGISTRY_CONFIG", str(own))
+    write_logins(own, {"ghcr.io": ("me", "x")})
+    assert install(tmp_path, CHART)[1]["HELM_REGISTRY_CONFIG"] == str(own)
 
 
 def test_a_login_for_another_registry_is_not_taken(tmp_path: Path) -> None:

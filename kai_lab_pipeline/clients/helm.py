@@ -8,14 +8,17 @@ it gives up on objects that a controller finishes later. Helm waits for its hook
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
+from kai_lab_pipeline.clients.docker_config import docker_config_file
 from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins
 from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
@@ -263,23 +266,15 @@ class Helm:
         An expired login for a public registry makes anonymous pulls fail (403), so without a login for this very
         registry helm sees an empty docker config too.
         """
-        names = (
-            "NAMESPACE",
-            "KUBECONTEXT",
-            "KUBEAPISERVER",
-            "KUBETOKEN",
-            "KUBECAFILE",
-            "KUBEASUSER",
-            "DEBUG",
-            "DRIVER",
-        )
-        env: dict[str, str | None] = {f"HELM_{name}": None for name in names}
+        env: dict[str, str | None] = {name: None for name in os.environ if name.startswith("HELM_")}
         env |= {f"HELM_{kind}_HOME": str(self._home / kind.lower()) for kind in ("CONFIG", "CACHE", "DATA")}
         own = self._home / "registry"
         if source is not None and source.login is not None:
+            # A folder per mirror: two releases may be installed at once, and one host may have a login per path.
+            own = self._home / "registries" / quote(f"{source.host}/{source.prefix}", safe="")
             write_logins(own / "config.json", {source.host: source.login})
         elif login is not None:
-            return env | ({"HELM_REGISTRY_CONFIG": str(login)} if login.parent.name == "registry" else {})
+            return env | ({} if login == docker_config_file() else {"HELM_REGISTRY_CONFIG": str(login)})
         return env | {"HELM_REGISTRY_CONFIG": str(own / "config.json"), "DOCKER_CONFIG": str(own)}
 
     def _call(self, *arguments: str, what: str) -> Outcome:

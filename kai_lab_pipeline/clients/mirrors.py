@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,8 +95,14 @@ def login_file(host: str, environ: Mapping[str, str] | None = None) -> Path | No
 
 
 def write_logins(file: Path, logins: Mapping[str, tuple[str, str]]) -> None:
-    """Write a registry config (mode 0600) as helm reads it, so that no password stands on a command line."""
+    """Write a registry config as helm reads it, so that no password stands on a command line."""
     auths = {host: {"auth": base64.b64encode(":".join(pair).encode()).decode()} for host, pair in logins.items()}
+    write_private(file, json.dumps({"auths": auths}))
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file (mode 0600) with its folder, whole or not at all: another helm may be reading it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        json.dump({"auths": auths}, out)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as partial:
+        partial.write(text)
+    os.replace(partial.name, file)
