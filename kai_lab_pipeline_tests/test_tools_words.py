@@ -262,9 +262,30 @@ def test_a_mirror_replaces_the_registry(tmp_path: Path) -> None:
     assert "--plain-http" in asked
 
 
-def test_own_certificates_are_passed_on(tmp_path: Path) -> None:
-    asked, _ = install(tmp_path, CHART, mirrors={"ghcr.io": "https://mirror.corp"}, ca_file=tmp_path / "ca.pem")
-    assert asked[asked.index("--ca-file") + 1] == str(tmp_path / "ca.pem")
+PEM = "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----"
+
+
+def test_own_certificates_are_trusted_beside_the_system_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, folder, ca = tmp_path / "system.pem", tmp_path / "certs", tmp_path / "ca.pem"
+    folder.mkdir()
+    system.write_text(f"# all of them\n{PEM.format('one')}\n{PEM.format('two')}\n")
+    (folder / "3.pem").write_text(PEM.format("three"))
+    (folder / "again.pem").symlink_to(system)
+    (folder / "nowhere.0").symlink_to(tmp_path / "gone")
+    ca.write_text(PEM.format("ours"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(system))
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    asked, _ = install(tmp_path, CHART, mirrors={"docker.io": "https://mirror.corp"}, ca_file=ca)
+    given = Path(asked[asked.index("--ca-file") + 1]).read_text()
+    assert given == "".join(f"{PEM.format(name)}\n" for name in ("ours", "one", "two", "three"))
+
+
+@pytest.mark.parametrize(("text", "why"), [(None, "No such file"), ("-----BEGIN PRIVATE KEY-----", "no certificate")])
+def test_a_ca_file_without_certificates_is_wrong_use(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "ca.pem").write_text(text)
+    with pytest.raises(WrongUse, match=why):
+        install(tmp_path, CHART, ca_file=tmp_path / "ca.pem")
 
 
 def test_a_mirrors_password_is_in_a_file_of_ours_and_on_no_command_line(tmp_path: Path) -> None:

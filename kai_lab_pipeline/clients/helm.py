@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 import yaml
 
+from kai_lab_pipeline.clients.certificates import with_system
 from kai_lab_pipeline.clients.docker_config import docker_config_file
 from kai_lab_pipeline.clients.local_chart import chart_content
-from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins
+from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins, write_private
 from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Chart, Scalar
@@ -233,7 +234,7 @@ class Helm:
         if source.plain_http:
             options.append("--plain-http")
         elif self._ca_file:
-            options += ["--ca-file", str(self._ca_file)]
+            options += ["--ca-file", str(self._trusted(self._ca_file))]
         login = login_file(source.host)
         hints: tuple[Hint, ...] = ()
         if login is not None:
@@ -241,6 +242,12 @@ class Helm:
             remedy += f"{source.host}', or log in again."
             hints = (Hint(r"status code 40[13]|denied|unauthorized", "the registry refuses this login", remedy),)
         return reference, options, replace(self._helm, env=self._environment(login, source)), hints
+
+    def _trusted(self, ca_file: Path) -> Path:
+        """A file of the lab's authority and the system's: helm takes what --ca-file names for all there is."""
+        trusted = self._home / "ca.pem"
+        write_private(trusted, with_system(ca_file))
+        return trusted
 
     def _local(self, chart: Chart) -> Path:
         path = (self._root / chart.chart).resolve()
