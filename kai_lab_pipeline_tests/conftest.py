@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ pytest.register_assert_rewrite("kai_lab_pipeline_tests.scenario_held", "kai_lab_
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started by a script in the background: the processes that tests start and end would ignore their end as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "kubectl: runs the kubectl command")
     config.addinivalue_line("markers", "ui: drives the Dagster UI in a headless Chromium")
 

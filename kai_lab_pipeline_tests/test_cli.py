@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import pytest
 
 from kai_lab_pipeline import __version__
-from kai_lab_pipeline.cli import cli
+from kai_lab_pipeline.cli import cli, main
 from kai_lab_pipeline_tests.lab_project import LabProject, make_project
 
 HEAVY = ("dagster", "kubernetes", "uvicorn", "jinja2", "rich.table", "httpx", "sqlalchemy")
@@ -107,3 +108,16 @@ def test_a_broken_pipe_ends_quietly(project: LabProject) -> None:
         said = process.stderr.read()
         process.wait(60)
     assert "Traceback" not in said
+
+
+def test_a_background_job_of_a_script_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes with SIGINT ignored, and Dagster hands SIGTERM on to whatever handles SIGINT."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(sys, "argv", ["kai-lab", "--version"])
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        main()
+        assert {signal.getsignal(number) for number in before} == {signal.default_int_handler}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
