@@ -100,9 +100,9 @@ def materialised_in(lab: LabProject, run_id: str) -> set[str]:
 def test_a_first_run_builds_the_lab_and_holds_every_claim(lab: LabProject, first: Said) -> None:
     assert first.code == 0, first.text
     for asset in ASSETS:
-        assert asset in first.out
+        assert asset in first.out, first.text
     for claim in CLAIMS:
-        assert claim.statement[:40] in first.out
+        assert claim.statement[:40] in first.out, first.text
     assert "Claims: 8 held. Boundary: expected." in first.out
     assert str(lab.report_dir / "report.html") in first.out
     assert first.err == "", "progress belongs on standard output, and nothing else was to be said"
