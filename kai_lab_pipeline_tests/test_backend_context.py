@@ -89,6 +89,7 @@ def test_a_cluster_that_does_not_answer_is_infrastructure(place: Workplace) -> N
     with pytest.raises(LabError, match="did not answer") as caught:
         backend(place).ensure_cluster(quiet)
     assert caught.value.exit_code == 3
+    assert caught.value.where == f"context lab of {place.home}/.kube/config", "the lab's own copy is gone by then"
 
 
 def test_a_credential_plugin_that_fails_is_named(place: Workplace) -> None:
@@ -182,8 +183,13 @@ def test_a_kai_release_of_others_is_refused_unless_it_is_handed_over(place: Work
     place.release("kai", "their-kai", "kai-scheduler-v0.16.8")
     with pytest.raises(LabError, match="not free for the lab") as caught:
         backend(place).ensure_cluster(quiet)
-    command = "kubectl --context lab label namespace kai app.kubernetes.io/part-of=kai-lab"
-    assert command in caught.value.next_step
+    label = "--context lab label namespace kai app.kubernetes.io/part-of=kai-lab"
+    assert f"kubectl {label}" in caught.value.next_step
+    named = kubeconfig(place).rename(place.project / "kube.yaml")
+    with pytest.raises(LabError, match="not free for the lab") as caught:
+        backend(place, lab__kubeconfig="kube.yaml").ensure_cluster(quiet)
+    assert f"kubectl --kubeconfig {named} {label}" in caught.value.next_step, "and not another one's context"
+    kubeconfig(place)
     place.api.put("namespaces", "", "kai", metadata={"labels": {"app.kubernetes.io/part-of": "kai-lab"}})
     backend(place).ensure_cluster(quiet)
     assert (

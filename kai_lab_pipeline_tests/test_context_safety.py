@@ -158,6 +158,16 @@ def lab(place: Workplace, theirs: Somebody) -> Lab:
     return lab_on(place, theirs.context)
 
 
+def install_kai(lab: Lab, theirs: Somebody) -> None:
+    """KAI on its way: helm has made its namespace."""
+    lab.backend.install("kai_scheduler", lab.settings.charts.kai_scheduler, quiet)
+    theirs.create(namespace(lab.settings.charts.kai_scheduler.namespace))
+
+
+def namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
 def daemonset(name: str, namespace: str = "kube-system") -> dict[str, Any]:
     container = {"name": "c", "image": "busybox"}
     return {
@@ -279,7 +289,7 @@ def test_a_label_of_others_that_says_something_else_stops_the_step(lab: Lab, the
 
 def test_a_namespace_with_work_of_others_is_left_and_told(lab: Lab, theirs: Somebody) -> None:
     lab.backend.ensure_cluster(quiet)
-    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    install_kai(lab, theirs)
     theirs.create(pod("somebodys", "kai-scheduler"))
     torn = tear_down(lab)
     (left,) = torn.leftovers
@@ -294,7 +304,7 @@ def test_a_namespace_with_work_of_others_is_left_and_told(lab: Lab, theirs: Some
 
 def test_a_webhook_that_serves_somebody_stays_and_a_dead_one_goes(lab: Lab, theirs: Somebody) -> None:
     lab.backend.ensure_cluster(quiet)
-    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    theirs.create(namespace("kai-scheduler"))
     port = {"port": 443}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "guard", "namespace": "kai-scheduler"}}
     theirs.create(service | {"spec": {"ports": [port]}})
@@ -326,7 +336,7 @@ def webhook(name: str, service: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["ConfigMap", "Secret", "PersistentVolumeClaim", "Job"])
 def test_a_namespace_with_anything_of_others_is_left(lab: Lab, theirs: Somebody, kind: str) -> None:
     lab.backend.ensure_cluster(quiet)
-    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    install_kai(lab, theirs)
     resource = theirs.put_anything(kind, "precious", "kai-scheduler")
     (left,) = tear_down(lab).leftovers
     assert left.what == f"namespaces/kai-scheduler, in which others have {resource}/precious"
@@ -336,7 +346,7 @@ def test_a_namespace_with_anything_of_others_is_left(lab: Lab, theirs: Somebody,
 def test_a_child_is_its_owners(lab: Lab, theirs: Somebody) -> None:
     """A pod of somebody's Job has an owner as KAI's own pods have, and is no more the lab's for that."""
     lab.backend.ensure_cluster(quiet)
-    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    install_kai(lab, theirs)
     theirs.put_anything("Job", "precious", "kai-scheduler")
     job = theirs.anything("jobs", "precious", "kai-scheduler")
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "precious", "uid": job["metadata"]["uid"]}
@@ -360,7 +370,7 @@ def test_webhooks_that_were_there_before_stay_even_if_they_are_dead(lab: Lab, th
 def test_what_was_removed_is_told_though_something_is_left(lab: Lab, theirs: Somebody) -> None:
     lab.backend.ensure_cluster(quiet)
     steps.apply(lab, "nvidia_runtime_class")
-    theirs.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    install_kai(lab, theirs)
     theirs.put_anything("Secret", "precious", "kai-scheduler")
     torn = tear_down(lab)
     assert torn.leftovers != []
@@ -376,6 +386,31 @@ def test_a_release_is_removed_by_the_name_it_was_installed_with(place: Workplace
     torn = tear_down(lab_on(place, None))
     assert torn.leftovers == []
     assert place.look()["releases"] == {}
+
+
+def test_a_namespace_that_lab_toml_names_later_was_there_before(place: Workplace, lab: Lab, theirs: Somebody) -> None:
+    """The lab's own goes, whatever lab.toml calls it by now; a person's stays, also when KAI is installed into it."""
+    theirs.create(namespace("team-a"))
+    lab.backend.ensure_cluster(quiet)
+    install_kai(lab, theirs)
+    file = place.project / "lab.toml"
+    file.write_text(file.read_text().replace('namespace = "kai-scheduler"', 'namespace = "team-a"'))
+    again = lab_on(place, theirs.context)
+    again.backend.install("kai_scheduler", again.settings.charts.kai_scheduler, quiet)
+    torn = tear_down(again)
+    assert torn.leftovers == []
+    assert place.look()["releases"] == {}
+    assert theirs.find("namespaces", "team-a") is not None
+    assert theirs.find("namespaces", "kai-scheduler") is None
+
+
+def test_an_object_goes_by_the_name_it_was_made_with(place: Workplace, lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    assert steps.apply(lab, "device_plugin").changed
+    file = lab.settings.project_file(lab.settings.manifests.device_plugin.file)
+    file.write_text(file.read_text().replace("nvidia-device-plugin-mock", "renamed"))
+    assert tear_down(lab_on(place, None)).leftovers == []
+    assert theirs.find(PLUGIN[0], PLUGIN[1], namespace=PLUGIN[2]) is None
 
 
 # -- whose queues ----------------------------------------------------------------------------------------------------

@@ -83,6 +83,13 @@ class Backend(Protocol):
         """
         ...
 
+    def note_made(self, resource: str, namespace: str | None, name: str) -> None:
+        """Note that the lab is about to make an object: tear-down then finds it whatever the manifests say by then.
+
+        Raises LabError where that cannot be written down.
+        """
+        ...
+
     def keep_output(self, folder: Path) -> None:
         """Keep the whole output of the command lines of a run in this folder."""
         ...

@@ -18,9 +18,9 @@ from kai_lab_pipeline.backends.given import Given
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.inventory import Inventory, key
 from kai_lab_pipeline.backends.owner import (
-    PART_OF,
     Mark,
     lab_id,
+    mark_brought,
     mark_release,
     new_mark,
     read_mark,
@@ -28,20 +28,17 @@ from kai_lab_pipeline.backends.owner import (
     write_mark,
 )
 from kai_lab_pipeline.backends.releases import Releases
+from kai_lab_pipeline.backends.tenancy import handed_over, refuse_another_lab, refuse_foreign_queues, taken
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox, user_kubeconfig
 from kai_lab_pipeline.clients.docker import Docker, full_name
 from kai_lab_pipeline.clients.helm import Helm
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.kubeconfig import check_plugin, own_context, write_kubeconfig
-from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, NotFound
+from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
 from kai_lab_pipeline.clients.process import Toolbox
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import BackendName, Chart, Settings
 
-LAB_QUEUES = frozenset({"default", "default-queue", "default-parent-queue"})
-"""Queues that the lab or KAI's own chart makes; any other is somebody's."""
-KAI_DEPLOYMENTS = frozenset({"kai-operator", "kai-scheduler-default"})
-MOCK_CHART = "nvml-mock-"
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
@@ -87,16 +84,17 @@ class ContextBackend:
         """
         self.tools.end_leftovers(log)
         context = self._named_context()
-        content = user_kubeconfig(self._settings).minimal(context)
+        persons = user_kubeconfig(self._settings)
+        content = persons.minimal(context)
         # Without transcripts: what a credential plugin prints are credentials.
         check_plugin(content, Toolbox(self.tools.registry).run)
         candidate = self._kubeconfig.with_name("kubeconfig.asked")
         write_kubeconfig(candidate, content)
         try:
-            cluster = Cluster(candidate, context)
+            cluster = Cluster(candidate, context, shown=persons.where(context))
             version, incarnation = cluster.version(), cluster.incarnation()
             self._refuse_another(incarnation, context)
-            self._refuse_foreign_queues(cluster)
+            refuse_foreign_queues(cluster)
             mark = read_mark(cluster)
             if mark is None:
                 first, before = self._first_mark(cluster), self._given.read()
@@ -105,11 +103,7 @@ class ContextBackend:
                 log(f"the cluster of context {context} is marked as used by lab {mark.lab}")
                 if mark.lab_id != first.lab_id and before is None:
                     self._given.forget()
-            if mark.lab_id != lab_id(self._settings.lab_dir):
-                raise self._taken(
-                    f"it is used by lab {mark.lab!r} with another state folder, since {mark.since}",
-                    "Tear that lab down first ('kai-lab down' in its folder), or take another cluster.",
-                )
+            refuse_another_lab(context, mark, self._settings.lab_dir)
             self._given.write(context, incarnation)
             os.replace(candidate, self._kubeconfig)
         finally:
@@ -174,6 +168,7 @@ class ContextBackend:
             return StepFacts("the lab has no cluster", changed=False)
         cluster = self.connect()
         mark = self._own_mark(cluster)
+        self._inventory.remove_moved(cluster, mark, self._pause)
         left = self._remove_releases(cluster, mark, log)
         self._inventory.remove_namespaces(cluster, mark, log, self._pause)
         left += self._inventory.leftovers(cluster, mark)
@@ -192,6 +187,9 @@ class ContextBackend:
     def was_there(self, resource: str, namespace: str | None, name: str) -> bool:
         self.connect()
         return key(resource, namespace, name) in (self._before or ())
+
+    def note_made(self, resource: str, namespace: str | None, name: str) -> None:
+        mark_brought(self.connect(), key(resource, namespace, name), ours=True)
 
     def keep_output(self, folder: Path) -> None:
         self.tools.transcripts = folder
@@ -253,11 +251,13 @@ class ContextBackend:
         name = f"{chart.namespace}/{chart.release}"
         if name not in mark.releases:
             if any(f"{row.get('namespace')}/{row.get('name')}" == name for row in releases.rows()):
-                raise self._taken(
+                raise taken(
+                    cluster.context,
                     f"the release {chart.release} in namespace {chart.namespace} was not installed by this lab",
                     f"Take another release name in lab.toml, or remove it: {_helm_of(cluster)} uninstall "
                     f"{chart.release} -n {chart.namespace}",
                 )
+            self._inventory.note_namespaces(cluster, component, chart)
             mark_release(cluster, chart.namespace, chart.release, ours=True)  # before: a cut-off install is ours
         deadline_s = install_deadline_s(self._settings, component)
         return releases.install(chart, log, deadline_s=deadline_s, repair=repair)
@@ -345,60 +345,16 @@ class ContextBackend:
     def _own_mark(self, cluster: Cluster) -> Mark:
         mark = read_mark(cluster)
         if mark is None or mark.lab_id != lab_id(self._settings.lab_dir):
-            raise self._taken("it does not carry this lab's mark", "Materialise 'cluster' first.")
+            raise taken(cluster.context, "it does not carry this lab's mark", "Materialise 'cluster' first.")
         return mark
 
     def _first_mark(self, cluster: Cluster) -> Mark:
         """The mark for a cluster that has none; raises LabError when KAI is there and was not handed to the lab."""
-        chart = self._settings.charts.kai_scheduler
-        prefix = f"{chart.chart.rsplit('/', 1)[-1]}-"
-        rows = self._releases(cluster).rows()
-        theirs = [row for row in rows if str(row.get("chart", "")).startswith(prefix)]
-        given = frozenset(
-            f"{row['namespace']}/{row['name']}" for row in theirs if self._handed_over(cluster, row["namespace"])
-        )
-        key, value = next(iter(PART_OF.items()))
-        for row in theirs:
-            name, namespace = row["name"], row["namespace"]
-            if f"{namespace}/{name}" not in given:
-                raise self._taken(
-                    f"KAI Scheduler is there (release {name} in namespace {namespace}), and not by this lab",
-                    f"Take another cluster. Or hand it over, to be changed and removed by the lab: kubectl --context "
-                    f"{cluster.context} label namespace {namespace} {key}={value}",
-                )
-        others = [d for d in cluster.objects("deployments") if d["metadata"]["name"] in KAI_DEPLOYMENTS]
-        if others and not theirs:
-            meta = others[0]["metadata"]
-            raise self._taken(
-                f"KAI Scheduler runs there without a helm release ({meta['namespace']}/{meta['name']})",
-                "Take another cluster, or remove that KAI first.",
-            )
+        given = handed_over(cluster, self._settings, self._releases(cluster).rows())
         found = self._inventory.present(cluster)
         if given:  # handed over with its queues
             found = frozenset(name for name in found if not name.startswith("queues/"))
         return new_mark(self._settings.lab.name, self._settings.lab_dir, made=False, found=found, releases=given)
-
-    @staticmethod
-    def _handed_over(cluster: Cluster, namespace: str) -> bool:
-        found = cluster.find("namespaces", namespace) or {}
-        labels = (found.get("metadata") or {}).get("labels") or {}
-        return all(labels.get(key) == value for key, value in PART_OF.items())
-
-    def _refuse_foreign_queues(self, cluster: Cluster) -> None:
-        try:
-            names = {str(queue["metadata"]["name"]) for queue in cluster.objects("queues")}
-        except NotFound:
-            return
-        foreign = sorted(names - LAB_QUEUES)
-        if foreign:
-            raise self._taken(
-                f"it has KAI queues that are not the lab's: {', '.join(foreign[:5])}",
-                "Others work with KAI there, and the lab would change its default queues: take another cluster.",
-            )
-
-    def _taken(self, why: str, next_step: str) -> LabError:
-        context = self._settings.lab.context or own_context(self._kubeconfig)
-        return LabError(f"The cluster of context {context} is not free for the lab", seen=why, next_step=next_step)
 
     def _real_gpus(self, cluster: Cluster) -> bool:
         """Whether a node advertises GPUs and the mock is not what shows them.

@@ -335,11 +335,12 @@ class _Doctor:
             fix = "kubectl config get-contexts; then export KAI_LAB_CONTEXT=NAME"
             return [*findings, Finding("context", Level.BLOCKED, "none is named", needed, fix)]
         try:
-            content = user_kubeconfig(self._settings, self._machine.environ).minimal(context)
+            persons = user_kubeconfig(self._settings, self._machine.environ)
+            content = persons.minimal(context)
             check_plugin(content, self._machine.run)
             file = self._scratch / "kubeconfig"
             write_kubeconfig(file, content)
-            cluster = Cluster(file, context)
+            cluster = Cluster(file, context, shown=persons.where(context))
             version = cluster.version()
             mark = read_mark(cluster)
         except LabError as error:

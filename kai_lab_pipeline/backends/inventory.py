@@ -1,21 +1,22 @@
 """What the lab puts on a cluster besides its releases: the objects of the manifests, namespaces, node labels.
 
 Needed where the cluster is not the lab's own. What was there when the lab came is written into the cluster's mark, and
-is never changed or removed; the objects themselves are taken away step by step (`workbench.teardown`).
+is never changed or removed; so is what the lab makes, since lab.toml may name other things by the time it goes. The
+objects themselves are taken away step by step (`workbench.teardown`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover, Log
-from kai_lab_pipeline.backends.owner import Mark
+from kai_lab_pipeline.backends.owner import Mark, mark_brought
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES, WEBHOOKS, kubectl_of
 from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
-from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.settings import Chart, Settings
 
 MADE_BY_KAI = "kai-resource-reservation"
 """Namespace that KAI makes for its reservation pods."""
@@ -23,7 +24,7 @@ GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu
 """Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
 MOCK_LABELS = ("nvidia.com/gpu.present",)
 """Node labels that nvml-mock's pod writes and leaves behind (0.3.0, measured)."""
-NAMESPACE_DEADLINE_S = 60.0
+GONE_DEADLINE_S = 60.0
 _MADE_BY_ITSELF = frozenset(
     {"events", "endpoints", "endpointslices", "leases", "controllerrevisions", "bindings", "localsubjectaccessreviews"}
 )
@@ -33,6 +34,9 @@ _MADE_BY_KAI = frozenset(("secrets", f"{name}-webhook-tls-secret") for name in (
 """What KAI's services make for themselves, without an owner (v0.17.0): their webhooks' certificates."""
 _KAI_GROUPS = frozenset(api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai.")))
 
+Item = tuple[str, str | None, str]
+"""Resource, namespace and name of an object."""
+
 
 class Inventory:
     """Objects of the lab's names."""
@@ -40,7 +44,7 @@ class Inventory:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def objects(self) -> list[tuple[str, str | None, str]]:
+    def objects(self) -> list[Item]:
         """Resource, namespace and name of everything the lab applies. Raises ManifestError."""
         files = (QUEUES, RUNTIME_CLASS, self._settings.manifests.device_plugin.file, CANARY, WHOLE_POD, SHARED_POD)
         return [
@@ -49,15 +53,16 @@ class Inventory:
             for obj in load_manifest(self._settings, file)
         ]
 
-    def namespaces(self) -> tuple[str, ...]:
-        """Namespaces that the lab's charts bring."""
-        named = {chart.namespace for chart in self._settings.charts.by_component().values()}
-        return tuple(sorted((named | {MADE_BY_KAI}) - SHARED_NAMESPACES))
+    @staticmethod
+    def note_namespaces(cluster: Cluster, component: str, chart: Chart) -> None:
+        """Note those namespaces as the lab's that are not there before a chart is installed, and come with it."""
+        for name in {chart.namespace, *([MADE_BY_KAI] if component == "kai_scheduler" else [])} - SHARED_NAMESPACES:
+            if cluster.find("namespaces", name) is None:
+                mark_brought(cluster, key("namespaces", None, name), ours=True)
 
     def present(self, cluster: Cluster) -> frozenset[str]:
-        """What of the lab's names is on a cluster now: objects, namespaces, GPU labels of nodes; and all webhooks."""
+        """What of the lab's names is on a cluster now: objects, GPU labels of nodes; and all webhooks."""
         there = {key(*item) for item in self.objects() if cluster.find(item[0], item[2], namespace=item[1]) is not None}
-        there |= {key("namespaces", None, name) for name in self.namespaces() if cluster.find("namespaces", name)}
         there |= {key(hooks, None, obj["metadata"]["name"]) for hooks in WEBHOOKS for obj in cluster.objects(hooks)}
         for node in cluster.objects("nodes"):
             meta = node["metadata"]
@@ -65,33 +70,40 @@ class Inventory:
             there |= {key("labels", meta["name"], label) for label in labels}
         return frozenset(there)
 
+    def remove_moved(self, cluster: Cluster, mark: Mark, pause: Callable[[float], None]) -> None:
+        """Remove what the lab made under names that the manifests no longer have, and wait until it is gone."""
+        moved = sorted(
+            {*self._brought(mark)} - {*self.objects()}, key=lambda item: (item[0] != "pods", item[0], item[2])
+        )
+        there = [item for item in moved if _is_labs(cluster, item, mark)]
+        for resource, namespace, name in there:
+            cluster.delete(resource, name, namespace=namespace, grace_s=1 if resource == "pods" else None)
+        _wait_gone(cluster, there, pause)
+
     def remove_namespaces(self, cluster: Cluster, mark: Mark, log: Log, pause: Callable[[float], None]) -> None:
         """Delete the namespaces that came with the lab and hold nothing of others, and wait until they are gone."""
-        there = [name for name in self._came_with_the_lab(mark) if cluster.find("namespaces", name) is not None]
-        waiting = [name for name in there if not self._others_in(cluster, name)]
-        waiting = [name for name in waiting if cluster.delete("namespaces", name)]
-        deadline = time.monotonic() + NAMESPACE_DEADLINE_S
-        for name in waiting:
-            while cluster.find("namespaces", name) is not None:
-                if time.monotonic() >= deadline:
-                    return  # listed as a leftover
-                pause(0.5)
-            log(f"removed namespace {name}")
+        waiting: list[Item] = [
+            ("namespaces", None, name)
+            for name in self._namespaces(cluster, mark)
+            if not self._others_in(cluster, name) and cluster.delete("namespaces", name)
+        ]
+        for item in _wait_gone(cluster, waiting, pause):
+            mark_brought(cluster, key(*item), ours=False)
+            log(f"removed namespace {item[2]}")
 
     def leftovers(self, cluster: Cluster, mark: Mark) -> list[Leftover]:
         """What of the lab is still there, with the command that removes it."""
         kubectl = kubectl_of(cluster)
         left = []
-        for resource, namespace, name in self.objects():
-            living = cluster.find(resource, name, namespace=namespace)
-            if living is not None and is_ours(living) and key(resource, namespace, name) not in mark.found:
+        for item in dict.fromkeys([*self.objects(), *self._brought(mark)]):
+            if _is_labs(cluster, item, mark):
+                resource, namespace, name = item
                 scope = f" -n {namespace}" if namespace else ""
                 left.append(Leftover(f"{resource}/{name}", f"{kubectl} delete {resource} {name}{scope}"))
-        for name in self._came_with_the_lab(mark):
-            if cluster.find("namespaces", name) is not None:
-                others = self._others_in(cluster, name)
-                what = f"namespaces/{name}" + (f", in which others have {', '.join(others[:5])}" if others else "")
-                left.append(Leftover(what, f"{kubectl} delete namespaces {name}"))
+        for name in self._namespaces(cluster, mark):
+            others = self._others_in(cluster, name)
+            what = f"namespaces/{name}" + (f", in which others have {', '.join(others[:5])}" if others else "")
+            left.append(Leftover(what, f"{kubectl} delete namespaces {name}"))
         return left
 
     def kept_definitions(self, cluster: Cluster) -> list[Leftover]:
@@ -102,8 +114,17 @@ class Inventory:
             for name in _kai_definitions(cluster)
         ]
 
-    def _came_with_the_lab(self, mark: Mark) -> list[str]:
-        return [name for name in self.namespaces() if key("namespaces", None, name) not in mark.found]
+    @staticmethod
+    def _brought(mark: Mark) -> list[Item]:
+        """Objects that the lab made, by the names that they were made with."""
+        parts = [entry.split("/", 2) for entry in sorted(mark.brought)]
+        return [(resource, namespace or None, name) for resource, namespace, name in parts if resource != "namespaces"]
+
+    @staticmethod
+    def _namespaces(cluster: Cluster, mark: Mark) -> list[str]:
+        """Namespaces that came with the lab and are there."""
+        came = [entry.split("/", 2)[2] for entry in sorted(mark.brought) if entry.startswith("namespaces/")]
+        return [name for name in came if cluster.find("namespaces", name) is not None]
 
     def _others_in(self, cluster: Cluster, namespace: str) -> list[str]:
         """What in a namespace does not come from the lab's releases, from KAI or from the cluster itself.
@@ -121,6 +142,27 @@ class Inventory:
         return [
             f"{resource}/{obj['metadata']['name']}" for resource, obj in found if not _belongs(obj, releases, living)
         ]
+
+
+def _is_labs(cluster: Cluster, item: Item, mark: Mark) -> bool:
+    """Whether an object is there, the lab's, and was not there when the lab came."""
+    resource, namespace, name = item
+    living = cluster.find(resource, name, namespace=namespace)
+    return living is not None and is_ours(living) and key(*item) not in mark.found
+
+
+def _wait_gone(cluster: Cluster, items: Sequence[Item], pause: Callable[[float], None]) -> list[Item]:
+    """Those that are gone before the deadline is over; the others are leftovers."""
+    deadline = time.monotonic() + GONE_DEADLINE_S
+    gone: list[Item] = []
+    for item in items:
+        resource, namespace, name = item
+        while cluster.find(resource, name, namespace=namespace) is not None:
+            if time.monotonic() >= deadline:
+                return gone
+            pause(0.5)
+        gone.append(item)
+    return gone
 
 
 def _belongs(obj: Mapping[str, Any], releases: set[str], living: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -66,6 +66,9 @@ class KindBackend:
         """Nothing was there before a cluster that the lab makes itself."""
         return False
 
+    def note_made(self, resource: str, namespace: str | None, name: str) -> None:
+        """The cluster goes as a whole."""
+
     def keep_output(self, folder: Path) -> None:
         self.tools.transcripts = folder
 

@@ -22,6 +22,7 @@ PART_OF: Mapping[str, str] = {"app.kubernetes.io/part-of": "kai-lab"}
 """Label of the mark. On the namespace of a KAI release, set by a person, it hands that release over to the lab."""
 
 _RELEASE = "release."
+_BROUGHT = "brought."
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Mark:
     """Helm releases the lab installed, as ``namespace/name``."""
     found: frozenset[str] = frozenset()
     """Objects of the lab's names that were there before the lab came, as ``resource/namespace/name``."""
+    brought: frozenset[str] = frozenset()
+    """Objects and namespaces that came with the lab, under the names they were made with."""
 
 
 def lab_id(folder: Path) -> str:
@@ -85,6 +88,9 @@ def read_mark(cluster: Cluster) -> Mark | None:
             name.removeprefix(_RELEASE).replace(".", "/", 1) for name in data if name.startswith(_RELEASE)
         ),
         found=_names(data.get("found")),
+        brought=frozenset(
+            name.removeprefix(_BROUGHT).replace(".", "/", 2) for name in data if name.startswith(_BROUGHT)
+        ),
     )
 
 
@@ -121,8 +127,19 @@ def _config_map(mark: Mark) -> dict[str, Any]:
 
 def mark_release(cluster: Cluster, namespace: str, name: str, *, ours: bool) -> None:
     """Add a release to the mark or take it out; steps that run at the same time do not undo each other's words."""
-    change = {"data": {f"{_RELEASE}{namespace}.{name}": "installed" if ours else None}}
-    cluster.patch("configmaps", NAME, change, namespace=NAMESPACE)
+    _note(cluster, f"{_RELEASE}{namespace}.{name}", "installed" if ours else None)
+
+
+def mark_brought(cluster: Cluster, entry: str, *, ours: bool) -> None:
+    """Note that an object (``resource/namespace/name``) is the lab's, before it is made, or that it is gone.
+
+    lab.toml and the manifests may name others by the time of the tear-down.
+    """
+    _note(cluster, _BROUGHT + entry.replace("/", "."), "made" if ours else None)
+
+
+def _note(cluster: Cluster, name: str, word: str | None) -> None:
+    cluster.patch("configmaps", NAME, {"data": {name: word}}, namespace=NAMESPACE)
 
 
 def remove_mark(cluster: Cluster) -> None:

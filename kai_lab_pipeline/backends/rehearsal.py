@@ -70,6 +70,9 @@ class RehearsalBackend:
         """Nothing was there before a cluster that the lab makes itself."""
         return False
 
+    def note_made(self, resource: str, namespace: str | None, name: str) -> None:
+        """The cluster goes as a whole."""
+
     def keep_output(self, folder: Path) -> None:
         """The rehearsal calls no command lines."""
 

@@ -26,12 +26,12 @@ CONNECT_TIMEOUT_S = 5.0
 class Connection:
     """What a context of a kubeconfig file says about reaching its server, and the connections to it."""
 
-    def __init__(self, kubeconfig: Path, context: str) -> None:
+    def __init__(self, kubeconfig: Path, context: str, *, where: str) -> None:
         """Raises LabError for a kubeconfig that cannot be used. Nothing is sent yet."""
         # Imported here: half a second that --help and offline judging must not pay.
         from kubernetes.client import ApiClient
 
-        self._client: ApiClient = ApiClient(configuration=_configuration(kubeconfig, context))
+        self._client: ApiClient = ApiClient(configuration=_configuration(kubeconfig, context, where))
         # The client's own socket options leave Nagle's algorithm on: 40 ms a request on loopback.
         options = self._client.rest_client.pool_manager.connection_pool_kw
         options["maxsize"] = CONNECTIONS
@@ -69,7 +69,7 @@ class Connection:
         )
 
 
-def _configuration(kubeconfig: Path, context: str) -> Configuration:
+def _configuration(kubeconfig: Path, context: str, where: str) -> Configuration:
     from kubernetes import config
     from kubernetes.client import Configuration
     from kubernetes.config.config_exception import ConfigException
@@ -83,9 +83,9 @@ def _configuration(kubeconfig: Path, context: str) -> Configuration:
     except (ConfigException, OSError, ValueError) as error:
         raise LabError(
             "The kubeconfig cannot be used",
-            where=f"context {context} of {kubeconfig}",
+            where=where,
             seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            next_step=f"Check 'kubectl --kubeconfig {kubeconfig} config get-contexts'.",
+            next_step="Correct that kubeconfig; 'kubectl config view' shows it.",
         ) from error
     if found.proxy is None and not is_loopback(urlsplit(found.host).hostname or ""):
         found.proxy = Configuration(host=found.host).proxy  # the environment's

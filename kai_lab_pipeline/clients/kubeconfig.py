@@ -85,6 +85,11 @@ class Kubeconfig:
             "current-context": context,
         }
 
+    def where(self, context: str) -> str:
+        """A context and the file it stands in, as errors name them."""
+        found = self._find("contexts", context)
+        return f"context {context} of {found.file if found else ', '.join(map(str, self._asked))}"
+
     def _find(self, section: str, name: str) -> Named | None:
         for file, document in self._documents:
             for entry in _entries(document, section):

@@ -90,13 +90,15 @@ _CONNECTIONS: dict[tuple[str, str, int], Connection] = {}
 class Cluster:
     """One cluster, through its own kubeconfig file and a named context."""
 
-    def __init__(self, kubeconfig: Path, context: str) -> None:
+    def __init__(self, kubeconfig: Path, context: str, *, shown: str = "") -> None:
+        """`shown` names the cluster in errors: a copy of a kubeconfig may be gone by the time somebody reads them."""
         self.kubeconfig = kubeconfig
         self.context = context
+        self._shown = shown or f"context {context} of {kubeconfig}"
         self._client: Connection | None = None
 
     def __str__(self) -> str:
-        return f"context {self.context} of {self.kubeconfig}"
+        return self._shown
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -307,7 +309,7 @@ class Cluster:
         if self._client is None:
             self._client = _CONNECTIONS.get(self._identity())
         if self._client is None:
-            self._client = Connection(self.kubeconfig, self.context)
+            self._client = Connection(self.kubeconfig, self.context, where=str(self))
             _CONNECTIONS.clear()
             _CONNECTIONS[self._identity()] = self._client
         return self._client

@@ -78,6 +78,8 @@ class Applier:
         before = self.cluster.find(resource, meta["name"], namespace=meta.get("namespace"))
         if before is not None and is_foreign(self.backend, resource, before):
             return self._as_it_was(obj, resource, before), 1
+        if before is None:
+            self.backend.note_made(resource, meta.get("namespace"), meta["name"])
         try:
             after, attempts = self._retry(lambda: self.cluster.apply(obj), f"apply {obj['kind']} {meta['name']}")
         except Invalid as error:
@@ -104,6 +106,7 @@ class Applier:
         meta = obj["metadata"]
         living = self.cluster.find("pods", meta["name"], namespace=meta["namespace"])
         if living is None:
+            self.backend.note_made("pods", meta["namespace"], meta["name"])
             return self._create(obj, "created")
         refuse_foreign(self.backend, "pods", living)
         reason, _ = self._retry(lambda: _why_replace(self.cluster, obj, living), f"compare pod {meta['name']}")
