@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kai_lab_pipeline.clients.tools import Outcome, ToolError
 from kai_lab_pipeline.lab.chart_diff import ChartDiff
+from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import load_settings
 from kai_lab_pipeline_tests.conformance import __main__ as lane
-from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, suite, toolchain
+from kai_lab_pipeline_tests.conformance import chart_rendering, graph, objects, releases, suite, toolchain
 from kai_lab_pipeline_tests.conformance.registry import CHARTS
 from kai_lab_pipeline_tests.conformance.services import ServiceFailed, service
 
@@ -74,6 +76,12 @@ def test_a_test_that_differs_or_fails_on_both_servers_is_told() -> None:
         "test_a::ours: failed on the rehearsal, passed on kube-apiserver",
     ]
     assert suite.counted(ours) == "2 passed, 2 failed"
+    skipped = dict.fromkeys(ours, "skipped")
+    assert suite.differences(skipped, skipped) == [
+        "no test passed on the rehearsal",
+        "no test passed on kube-apiserver",
+    ]
+    assert suite.differences({**skipped, "test_a::same": "passed"}, {**skipped, "test_a::same": "passed"}) == []
 
 
 def test_outcomes_are_read_from_junit(tmp_path: Path) -> None:
@@ -90,15 +98,56 @@ def test_outcomes_are_read_from_junit(tmp_path: Path) -> None:
     assert suite.outcomes(results) == {f"test_a::{name}": outcome for name, outcome in outcomes.items()}
 
 
+WELL = {f"{asset}.{check.name}": "held" for asset, checks in CHECKS.items() for check in checks} | {
+    "reservation_boundary.shared_pod_state": "not_reachable",
+    "boundary": "expected",
+    "kai-lab run": "exit code 0",
+}
+
+
 def test_verdicts_that_differ_are_told() -> None:
     def judgement(verdict: str, boundary: str) -> dict[str, object]:
-        check = {"asset": "queues", "check": "queues_created", "verdict": verdict}
+        check = {"asset": "queues", "check": "queues_exist", "verdict": verdict}
         return {"boundary": boundary, "claims": [{"checks": [check]}]}
 
-    ours, theirs = graph.verdicts(judgement("held", "expected")), graph.verdicts(judgement("broken", "expected"))
-    assert graph.differences(ours, theirs) == ["queues.queues_created: held on the rehearsal, broken on kube-apiserver"]
-    assert graph.differences(ours, ours) == []
-    assert graph.counted(theirs) == "1 broken, boundary expected"
+    found = graph.verdicts(judgement("broken", "crossed"), 1)
+    assert found == {"queues.queues_exist": "broken", "boundary": "crossed", "kai-lab run": "exit code 1"}
+    assert graph.counted(found) == "1 broken, boundary crossed"
+    told = "queues.queues_exist: held on the rehearsal, broken on kube-apiserver"
+    assert graph.differences(WELL, {**WELL, "queues.queues_exist": "broken"}) == [told]
+    assert graph.differences(WELL, WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (dict.fromkeys(WELL, "not_evaluated"), len(WELL)),
+        ({"queues.queues_exist": "broken"}, 1),
+        ({"boundary": "not_evaluated"}, 1),
+        ({"kai-lab run": "exit code 3"}, 1),
+    ],
+)
+def test_graphs_that_are_unwell_alike_agree_about_nothing(changes: dict[str, str], lines: int) -> None:
+    assert len(graph.differences({**WELL, **changes}, {**WELL, **changes})) == lines
+
+
+def test_a_check_that_neither_graph_judged_is_told() -> None:
+    few = {name: verdict for name, verdict in WELL.items() if not name.startswith("queues.")}
+    assert len(graph.differences(few, few)) == len(CHECKS["queues"])
+
+
+def test_steps_that_both_helms_refuse_are_told() -> None:
+    def refused(error: ToolError) -> None:
+        raise error
+
+    error = ToolError(Outcome(("helm",), 1, "", "x509: certificate signed by unknown authority"), "no install")
+    failed = releases._come_of(lambda: refused(error))
+    told = {"install": failed, "a version that is not there": failed, "no row": "None"}
+    assert releases.differences({"helm 3": told, "helm 4": told}) == [
+        f"install: {failed} with helm 3, {failed} with helm 4"
+    ]
+    missing = {"a version that is not there": "installed"}
+    assert len(releases.differences({"helm 3": missing, "helm 4": missing})) == 1
 
 
 def test_fields_that_differ_are_told() -> None:

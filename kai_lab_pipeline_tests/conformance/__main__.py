@@ -105,6 +105,8 @@ def _compare_objects(programs: Binaries, plane: ControlPlane, folder: Path) -> l
     lab = objects.lab_objects(graph.PROJECT / "manifests", rendered)
     alike, found = objects.compare(plane.kubeconfig, lab, folder)
     say(f"the lab's objects:             {alike} of {len(lab)} alike on both")
+    if not lab:
+        found.append("the lab's manifests and charts have no object")
     return found
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.clients.mirrors import registry_of
+from kai_lab_pipeline.lab.spec import CHECKS
+from kai_lab_pipeline.lab.verdict import Boundary, Verdict
 from kai_lab_pipeline.rehearsal.helm import provide_image
 from kai_lab_pipeline.settings import Chart, load_settings
 from kai_lab_pipeline_tests.conformance import node
@@ -24,12 +26,14 @@ from kai_lab_pipeline_tests.conformance.services import service
 PROJECT = Path(__file__).resolve().parents[2]
 LAB = "conformance"
 NODE = f"{LAB}-control-plane"
-BOUNDARY = "boundary"
+BOUNDARY, RUN = "boundary", "kai-lab run"
+"""What is compared beside the checks: how the boundary came out, and how the command that printed it all ended."""
+_WELL = frozenset({str(Verdict.HELD), str(Verdict.NOT_REACHABLE)})
 _START_S = 60.0
 _RUN_S = 900.0
 
 Verdicts = Mapping[str, str]
-"""``asset.check`` -> verdict."""
+"""``asset.check``, `BOUNDARY` or `RUN` -> verdict."""
 
 
 class GraphFailed(Exception):
@@ -80,7 +84,7 @@ def run_graph(project: Path, backend: str, settings: Mapping[str, str], *, tools
     done = _kai_lab(project, environment, "run", "--backend", backend, "--json")
     down = _kai_lab(project, environment | {"KAI_LAB_BACKEND": backend}, "down")
     try:
-        found = verdicts(json.loads(done.stdout))
+        found = verdicts(json.loads(done.stdout), done.returncode)
     except ValueError as error:
         raise GraphFailed(f"kai-lab run --backend {backend} ended with {done.returncode} and no claims") from error
     if down.returncode != 0:
@@ -98,27 +102,33 @@ def _kai_lab(project: Path, environment: Mapping[str, str], *arguments: str) -> 
         raise GraphFailed(f"kai-lab {' '.join(arguments)} did not end within {_RUN_S:.0f} s") from error
 
 
-def verdicts(judgement: Mapping[str, Any]) -> Verdicts:
-    """The verdict of each check in what ``kai-lab run --json`` prints."""
+def verdicts(judgement: Mapping[str, Any], exit_code: int) -> Verdicts:
+    """The verdict of each check in what ``kai-lab run --json`` printed before it ended."""
     checks = [check for claim in judgement["claims"] for check in claim["checks"]]
     return {f"{check['asset']}.{check['check']}": str(check["verdict"]) for check in checks} | {
-        BOUNDARY: str(judgement["boundary"])
+        BOUNDARY: str(judgement["boundary"]),
+        RUN: f"exit code {exit_code}",
     }
 
 
 def differences(rehearsal: Verdicts, real: Verdicts) -> list[str]:
-    """One line per check whose verdict depends on the API server below it."""
+    """One line per check of the lab whose verdict depends on the API server below it, or is well on neither.
+
+    Two graphs that could not be run agree about nothing.
+    """
+    checks = {f"{asset}.{check.name}" for asset, specs in CHECKS.items() for check in specs}
+    well = {BOUNDARY: {str(Boundary.EXPECTED)}, RUN: {"exit code 0"}}
     lines = []
-    for name in sorted(rehearsal.keys() | real.keys()):
+    for name in sorted({*checks, *well, *rehearsal, *real}):
         ours, theirs = rehearsal.get(name, "not judged"), real.get(name, "not judged")
-        if ours != theirs:
+        if ours != theirs or ours not in well.get(name, _WELL):
             lines.append(f"{name}: {ours} on the rehearsal, {theirs} on kube-apiserver")
     return lines
 
 
 def counted(found: Verdicts) -> str:
     """Such as `40 held, 2 not_reachable, boundary expected`."""
-    count = Counter(verdict for name, verdict in found.items() if name != BOUNDARY)
+    count = Counter(verdict for name, verdict in found.items() if name not in (BOUNDARY, RUN))
     return ", ".join([*(f"{count[verdict]} {verdict}" for verdict in sorted(count)), f"boundary {found[BOUNDARY]}"])
 
 

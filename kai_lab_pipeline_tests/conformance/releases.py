@@ -22,6 +22,9 @@ from kai_lab_pipeline_tests.conformance.control_plane import CONTEXT, ControlPla
 
 _DEADLINE_S = 60.0
 
+_REFUSED = "refused: "
+_TO_BE_REFUSED = frozenset({"a version that is not there", "a chart that is not there"})
+
 Told = Mapping[str, str]
 """What was done -> what came of it."""
 
@@ -58,13 +61,13 @@ def told_by(helm: Path, plane: ControlPlane, chart: Chart, mirrors: Mapping[str,
 
 
 def differences(told: Mapping[str, Told]) -> list[str]:
-    """One line per step that came out differently with the helms of these names."""
+    """One line per step that came out differently with the helms of these names, or not as it has to with both."""
     (first, ours), *others = told.items()
     return [
         f"{step}: {ours[step]} with {first}, {theirs[step]} with {name}"
         for name, theirs in others
         for step in ours
-        if ours[step] != theirs[step]
+        if ours[step] != theirs[step] or ours[step].startswith(_REFUSED) != (step in _TO_BE_REFUSED)
     ]
 
 
@@ -116,7 +119,7 @@ def _come_of(step: Callable[[], Any]) -> str:
     try:
         return str(step())
     except ToolError as error:
-        return f"{error.what} [{error.fault or error.cause}]"
+        return f"{_REFUSED}{error.what} [{error.fault or error.cause}]"
 
 
 def _quiet(line: str) -> None:

@@ -53,8 +53,9 @@ def outcomes(results: Path) -> Outcomes:
 
 
 def differences(rehearsal: Outcomes, real: Outcomes) -> list[str]:
-    """One line per test that did not do the same on both servers, or failed on both."""
-    lines = []
+    """One line per test that did not do the same on both servers, or failed on both; and per server without a pass."""
+    servers = (("the rehearsal", rehearsal), ("kube-apiserver", real))
+    lines = [f"no test passed on {name}" for name, found in servers if "passed" not in found.values()]
     for name in sorted(rehearsal.keys() | real.keys()):
         ours, theirs = rehearsal.get(name, "not run"), real.get(name, "not run")
         if ours != theirs or ours not in ("passed", "skipped"):
