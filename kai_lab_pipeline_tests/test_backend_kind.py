@@ -23,7 +23,7 @@ from kai_lab_pipeline.backends.owner import lab_id
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.mirrors import Mirrors
-from kai_lab_pipeline.clients.tools import ToolError, ToolMissing
+from kai_lab_pipeline.clients.tools import Log, ToolError, ToolMissing
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline_tests.stubs.api import ApiStub, ready, status
 from kai_lab_pipeline_tests.stubs.kind_lab import NAME, NODE, Lines, backend, rule
@@ -478,14 +478,54 @@ def test_an_old_kind_is_refused(place: Workplace, log: Lines) -> None:
 
 
 def test_a_config_that_is_not_there_is_wrong_use(place: Workplace, log: Lines) -> None:
+    backend(place).ensure_cluster(log)
     with pytest.raises(WrongUse, match=r"kind\.config names nope\.yaml"):
         backend(place, kind__config="nope.yaml").ensure_cluster(log)
+    assert place.calls("kind", "delete") == [], "a healthy cluster is not given up for a typing error"
 
 
-def test_preloads_are_loaded_right_after_the_cluster(place: Workplace, log: Lines) -> None:
-    (place.project / "all.tar").write_text("{}")
-    backend(place, kind__preload=["all.tar"]).ensure_cluster(log)
-    assert place.calls("kind", "load", "image-archive")[0][3] == str(place.project / "all.tar")
+def preloads(place: Workplace) -> list[str]:
+    return [Path(call[3]).name for call in place.calls("kind", "load", "image-archive")]
+
+
+def test_preloads_are_loaded_right_after_the_cluster_and_once(place: Workplace, log: Lines) -> None:
+    for name in ("a.tar", "b.tar"):
+        (place.project / name).write_text("{}")
+    backend(place, kind__preload=["a.tar"]).ensure_cluster(log)
+    backend(place, kind__preload=["a.tar"]).ensure_cluster(log)
+    assert preloads(place) == ["a.tar"]
+    backend(place, kind__preload=["a.tar", "b.tar"]).ensure_cluster(log)
+    assert preloads(place) == ["a.tar", "b.tar"], "an adopted cluster gets what was added"
+    (place.project / "a.tar").write_text('{"another:1": "sha256:1"}')
+    assert not backend(place, kind__preload=["a.tar", "b.tar"]).ensure_cluster(log).made
+    assert preloads(place) == ["a.tar", "b.tar", "a.tar"], "and what is another file by now"
+    backend(place).remove_cluster(log)
+    backend(place, kind__preload=["a.tar"]).ensure_cluster(log)
+    assert preloads(place)[3:] == ["a.tar"], "a new cluster has nothing"
+
+
+def test_a_run_that_was_cut_off_while_it_preloaded_is_made_up_for(place: Workplace, log: Lines) -> None:
+    for name in ("a.tar", "b.tar"):
+        (place.project / name).write_text("{}")
+    load = Kind.load_archive
+
+    def cut_off_at_b(kind: Kind, cluster: str, archive: Path, *, log: Log) -> None:
+        if archive.name == "b.tar":
+            raise KeyboardInterrupt
+        load(kind, cluster, archive, log=log)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kind, "load_archive", cut_off_at_b)
+        with pytest.raises(KeyboardInterrupt):
+            backend(place, kind__preload=["a.tar", "b.tar"]).ensure_cluster(log)
+    assert not backend(place, kind__preload=["a.tar", "b.tar"]).ensure_cluster(log).made
+    assert preloads(place) == ["a.tar", "b.tar"]
+
+
+def test_a_preload_that_is_not_there_is_told_before_anything_is_made(place: Workplace, log: Lines) -> None:
+    with pytest.raises(WrongUse, match=r"kind\.preload names all\.tar"):
+        backend(place, kind__preload=["all.tar"]).ensure_cluster(log)
+    assert place.calls("kind", "create") == []
 
 
 # -- mirrors ---------------------------------------------------------------------------------------------------------

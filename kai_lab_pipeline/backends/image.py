@@ -116,11 +116,13 @@ class ImageProvider:
             for node in self._kind.nodes(cluster)
         }
 
-    def preload(self, cluster: str, log: Log) -> None:
-        """Load the archives that kind.preload names."""
-        for name in self._settings.kind.preload:
-            log(f"loading {name} into the nodes")
-            self._kind.load_archive(cluster, self.file(name, "kind.preload"), log=log)
+    def preloads(self) -> dict[str, Path]:
+        """The archives that kind.preload names, each by a word that changes with the file: its name, size and time.
+
+        Raises WrongUse where one is not there.
+        """
+        files = [(name, self.file(name, "kind.preload")) for name in self._settings.kind.preload]
+        return {f"{name} {file.stat().st_size} {file.stat().st_mtime_ns}": file for name, file in files}
 
     @contextlib.contextmanager
     def _alone(self, log: Log, *, wait: bool = True) -> Iterator[bool]:

@@ -87,7 +87,9 @@ class KindBackend:
         """Make the cluster, or adopt a healthy one with our mark; heal what an earlier run left half-made.
 
         Refuses a cluster of this name that another lab or a person made. While kind works, the image is built.
+        Raises WrongUse, before anything is touched, where a file that the settings name is not there.
         """
+        self._check_files()
         self.tools.end_leftovers(log)
         lab_id(self._settings.lab_dir)
         self._docker.daemon()
@@ -163,6 +165,11 @@ class KindBackend:
         cluster = self.connect()
         return Releases(self._helm, cluster, pause=self._pause)
 
+    def _check_files(self) -> None:
+        if self._settings.kind.config:
+            self._images.file(self._settings.kind.config, "kind.config")
+        self._images.preloads()
+
     def _check_version(self) -> None:
         version = self._kind.version()
         if version is not None and version < MINIMUM:
@@ -205,6 +212,7 @@ class KindBackend:
             cluster = self._owner.keep(seen)
         self._owner.note_nodes(MADE)
         log(f"adopted the cluster {self._name}, which this lab made")
+        self._preload(log)
         return self._facts(cluster, made=False)
 
     def _make(self, log: Log) -> ClusterFacts:
@@ -238,8 +246,16 @@ class KindBackend:
                     self._clean_after(error, log)
                 raise
             self._owner.note_nodes(MADE)
-            self._images.preload(self._name, log)
+            self._preload(log)
         return self._facts(cluster, made=True)
+
+    def _preload(self, log: Log) -> None:
+        """Load the archives that kind.preload names and that no earlier run loaded to its end."""
+        for word, archive in self._images.preloads().items():
+            if not self._owner.preloaded(word):
+                log(f"loading {archive.name} into the nodes")
+                self._kind.load_archive(self._name, archive, log=log)
+                self._owner.note_preloaded(word)
 
     @contextlib.contextmanager
     def _meanwhile(self, log: Log) -> Iterator[threading.Thread]:

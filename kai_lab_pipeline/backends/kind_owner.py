@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -48,6 +48,8 @@ class Record:
     """`made_from` of the settings at that time; empty where that is not known."""
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Container id by node."""
+    preloaded: Sequence[str] = ()
+    """Archives that were loaded into these nodes, each by a word that changes with the file."""
 
 
 def made_from(settings: Settings) -> str:
@@ -104,6 +106,17 @@ class KindOwner:
         # Without a record nobody knows what an adopted cluster was made from.
         record = self.record() or Record(self._name, state, "")
         self._write(replace(record, state=state, daemon=self._docker.daemon().id, nodes=self._node_ids()))
+
+    def preloaded(self, word: str) -> bool:
+        """Whether the archive is noted as loaded into the nodes that are there now."""
+        record = self.record()
+        return record is not None and word in record.preloaded
+
+    def note_preloaded(self, word: str) -> None:
+        """Note that an archive was loaded into the nodes."""
+        record = self.record()
+        if record is not None:
+            self._write(replace(record, preloaded=[*record.preloaded, word]))
 
     @contextlib.contextmanager
     def touched(self) -> Iterator[None]:
