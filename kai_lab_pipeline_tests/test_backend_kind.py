@@ -386,7 +386,7 @@ def test_a_cluster_of_other_settings_is_made_anew(place: Workplace, log: Lines) 
     assert not backend(place, **settings).ensure_cluster(log).made
     settings["kind__node_image"] = "kindest/node:v1.33.0"
     assert backend(place, **settings).ensure_cluster(log).made
-    assert log.has("its node image, kind config or mirrors changed: making it anew")
+    assert log.has("its node image, kind config, mirrors or ca_file changed: making it anew")
     config.write_text("kind: Cluster\nname: other\n")
     assert backend(place, **settings).ensure_cluster(log).made
     settings["mirrors"] = {"docker.io": "http://127.0.0.1:5000"}
@@ -540,12 +540,43 @@ def test_nodes_take_registries_from_the_mirrors(place: Workplace, log: Lines) ->
     assert '[host."http://172.18.0.1:5000"]' in written["text"]
 
 
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def test_nodes_trust_the_certificates_for_every_registry(place: Workplace, log: Lines) -> None:
+    (place.project / "ca.pem").write_text(CERTIFICATE)
+    backend(place, ca_file="ca.pem").ensure_cluster(log)
+    (create,) = place.calls("kind", "create")
+    assert "config_path" in Path(create[create.index("--config") + 1]).read_text()
+    written = [json.loads(line) for line in (place.state / "written.jsonl").read_text().splitlines()]
+    assert {row["path"]: row["text"] for row in written} == {
+        "/etc/containerd/certs.d/_default/ca.crt": CERTIFICATE,
+        "/etc/containerd/certs.d/_default/hosts.toml": 'ca = "/etc/containerd/certs.d/_default/ca.crt"\n',
+    }
+    (place.project / "ca.pem").write_text(CERTIFICATE * 2)
+    assert backend(place, ca_file="ca.pem").ensure_cluster(log).made, "the nodes have others"
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate", b"\x30\x82\xff"])
+def test_certificates_that_cannot_be_read_are_told_before_anything_is_touched(
+    place: Workplace, log: Lines, content: bytes | None
+) -> None:
+    backend(place, mirrors={"ghcr.io": "https://mirror.corp"}).ensure_cluster(log)
+    if content is not None:
+        (place.project / "ca.pem").write_bytes(content)
+    with pytest.raises(WrongUse, match=r"ca_file names ca\.pem, and no certificates can be read from it"):
+        backend(place, mirrors={"ghcr.io": "https://mirror.corp"}, ca_file="ca.pem").ensure_cluster(log)
+    assert len(place.calls("kind", "create")) + len(place.calls("kind", "delete")) == 1
+
+
 def test_hosts_toml_names_prefix_certificate_and_login() -> None:
     source = Mirrors({"ghcr.io": "https://lab:pw@mirror.corp/ghcr"}).of("ghcr.io")
     text = hosts_toml("ghcr.io", source, None, with_ca=True)
     assert '[host."https://mirror.corp/v2/ghcr"]' in text
     assert "override_path = true" in text
-    assert 'ca = "/etc/containerd/certs.d/ghcr.io/ca.crt"' in text
+    server, mirror = text.split("[host.", 1)
+    for section in (server, mirror):
+        assert 'ca = "/etc/containerd/certs.d/_default/ca.crt"' in section, "the registry itself is the way out"
     assert 'Authorization = "Basic bGFiOnB3"' in text
 
 

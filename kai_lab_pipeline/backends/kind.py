@@ -13,7 +13,7 @@ from kai_lab_pipeline.backends.ahead import PullAhead
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind_owner import MADE, KindOwner
-from kai_lab_pipeline.backends.node_mirrors import mirrors_config, write_mirrors
+from kai_lab_pipeline.backends.node_mirrors import authorities, mirrors_config, write_mirrors
 from kai_lab_pipeline.backends.owner import lab_id, new_mark, write_mark
 from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox
@@ -87,7 +87,7 @@ class KindBackend:
         """Make the cluster, or adopt a healthy one with our mark; heal what an earlier run left half-made.
 
         Refuses a cluster of this name that another lab or a person made. While kind works, the image is built.
-        Raises WrongUse, before anything is touched, where a file that the settings name is not there.
+        Raises WrongUse, before anything is touched, where a file that the settings name cannot be used.
         """
         self._check_files()
         self.tools.end_leftovers(log)
@@ -169,6 +169,7 @@ class KindBackend:
         if self._settings.kind.config:
             self._images.file(self._settings.kind.config, "kind.config")
         self._images.preloads()
+        authorities(self._settings)
 
     def _check_version(self) -> None:
         version = self._kind.version()
@@ -198,7 +199,9 @@ class KindBackend:
                 self._owner.refuse_unmarked(seen)
                 ours = True
                 if self._owner.made_otherwise():
-                    log(f"{self._name} is ours; its node image, kind config or mirrors changed: making it anew")
+                    log(
+                        f"{self._name} is ours; its node image, kind config, mirrors or ca_file changed: making it anew"
+                    )
                     self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
                     return None
                 self._wait_until(lambda: _nodes_not_ready(seen), ADOPT_DEADLINE_S, "a node is not Ready")

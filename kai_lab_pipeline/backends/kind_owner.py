@@ -53,13 +53,17 @@ class Record:
 
 
 def made_from(settings: Settings) -> str:
-    """A short hash of what a kind cluster is made from: node image, the config's text, mirrors with their CA.
+    """A short hash of what a kind cluster is made from: node image, the config's text, mirrors and ca_file.
 
     A file that is not there counts as empty: who needs it says so.
     """
-    kind, mirrors = settings.kind, settings.mirrors
-    files = [kind.config, settings.ca_file if mirrors else None]
-    parts = [kind.node_image, dict(mirrors), [_text(settings.project_file(name)) if name else None for name in files]]
+    kind = settings.kind
+    files = [kind.config, settings.ca_file]
+    parts = [
+        kind.node_image,
+        dict(settings.mirrors),
+        [_text(settings.project_file(name)) if name else None for name in files],
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
