@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
-from kai_lab_pipeline.clients.tools import Log, ToolError
+from kai_lab_pipeline.clients.tools import Log, Outcome, ToolError, ToolTimeout
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline_tests.stubs.kind_lab import NAME, NODE, Lines, backend, rule
 from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, Workplace, make_workplace
@@ -137,6 +137,34 @@ def test_a_branch_that_moved_is_cloned_and_built_again(place: Workplace, log: Li
     lab.provide_image(log)
     assert built(place) == 2
     assert log.has("whether refs/heads/main has moved could not be asked; going by bbbbbbbbbbbb")
+
+
+def test_a_source_that_does_not_answer_in_time_is_done_without(place: Workplace, log: Lines) -> None:
+    place.change(branches={"main": "a" * 40})
+    lab = backend(place, image__nvml_mock__git_ref="main")
+    lab.ensure_cluster(log)
+    run = lab.tools.run
+
+    def hangs(command: Sequence[str], **options: Any) -> Outcome:
+        if "ls-remote" in command:
+            raise ToolTimeout("git did not end within 60 s and was stopped", transient=True)
+        return run(command, **options)
+
+    lab.tools.run = hangs  # type: ignore[method-assign]
+    lab.use(lab.tools)
+    assert lab.provide_image(log).changed
+    assert log.has("has moved could not be asked; going by aaaaaaaaaaaa: git did not end within 60 s")
+
+
+def test_credentials_of_the_source_are_not_in_the_image(place: Workplace, log: Lines) -> None:
+    source = "https://me:s3cr3t@git.corp/k8s-test-infra.git"
+    lab = backend(place, image__nvml_mock__source=source)
+    lab.ensure_cluster(log)
+    assert place.calls("git", "clone")[0][-2] == source
+    assert "s3cr3t" not in str(place.calls("docker", "build"))
+    assert "git.corp/k8s-test-infra.git@v0.3.0#" in place.look()["labels"]["nvml-mock:local"]["kai-lab.source"]
+    lab.provide_image(log)
+    assert built(place) == 1, "it is found again by what is left"
 
 
 def test_a_tag_is_never_asked_for_again(place: Workplace, log: Lines) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
-from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, redact
+from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, ToolTimeout, redact
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Settings
 
@@ -175,7 +175,8 @@ class ImageProvider:
             source = str(context)
         else:
             context, commit = self._clone(log)
-            source = f"{self._image.source}@{self._image.git_ref}#{commit}"
+            # The image goes where others read its labels; and other credentials give no other commit.
+            source = redact(f"{self._image.source}@{self._image.git_ref}#{commit}")
             found = self._docker.image_id(name)
             if found is not None and self._docker.label(name, SOURCE_LABEL) == source:
                 log(f"{name} was built from {self._image.git_ref} ({commit[:12]}) before; using it")
@@ -225,10 +226,13 @@ class ImageProvider:
         if branch.exit_code != 0:
             return False
         ref = branch.stdout.strip()
-        outcome = self._git.attempt("ls-remote", "--", self._image.source, ref)
-        there = outcome.stdout.split()[:1]
-        if outcome.exit_code != 0 or not there:
-            log(f"whether {ref} has moved could not be asked; going by {commit[:12]}: {outcome.last_lines(1)}")
+        try:
+            outcome = self._git.attempt("ls-remote", "--", self._image.source, ref)
+            there, said = outcome.stdout.split()[:1] if outcome.exit_code == 0 else [], outcome.last_lines(1)
+        except ToolTimeout as error:  # a firewall that drops what it does not let through
+            there, said = [], error.what
+        if not there:
+            log(f"whether {ref} has moved could not be asked; going by {commit[:12]}: {said}")
             return False
         return there != [commit]
 
