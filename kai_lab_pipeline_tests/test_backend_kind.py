@@ -125,6 +125,22 @@ def test_node_image_and_config_come_from_the_settings(place: Workplace, log: Lin
     assert create[-4:] == ["--image", "kindest/node:v1.34.0", "--config", str(place.project / "kind.yaml")]
 
 
+def test_the_load_balancer_of_several_control_planes_is_no_node(place: Workplace, log: Lines) -> None:
+    balancer = f"{NAME}-external-load-balancer"
+    no_crictl = 'OCI runtime exec failed: exec: "crictl": executable file not found in $PATH: unknown\n'
+    place.rules(
+        {"match": f"^kind get nodes --name {NAME}", "out": f"{NODE}\n{balancer}\n"},
+        {"match": f"^docker exec {balancer}", "rc": 126, "err": no_crictl},
+    )
+    lab = backend(place)
+    lab.ensure_cluster(log)
+    assert lab.provide_image(log).facts["nodes"] == NODE
+    assert set(lab.image_digests()) == {NODE}
+    place.change(stopped=[balancer, NAME])
+    assert not lab.ensure_cluster(log).made
+    assert {call[-1] for call in place.calls("docker", "start")} == {NODE, balancer}
+
+
 def test_a_name_is_matched_exactly(place: Workplace, log: Lines) -> None:
     place.change(clusters={f"{NAME}2": "2026-01-01T00:00:00.0Z"})
     assert not backend(place).cluster_exists()

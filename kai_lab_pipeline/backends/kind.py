@@ -187,7 +187,7 @@ class KindBackend:
             self._kind.delete(self._name, kubeconfig=self._kubeconfig, log=log)
             return None
         ours = self._owner.made_nodes()
-        for node in self._kind.nodes(self._name):
+        for node in self._kind.containers(self._name):
             if not self._docker.running(node):
                 if not ours:
                     raise self._owner.foreign(f"its node {node} is stopped, and is none that this lab made")

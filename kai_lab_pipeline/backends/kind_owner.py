@@ -173,11 +173,11 @@ class KindOwner:
             until = datetime.fromtimestamp(self._file.stat().st_mtime, timezone.utc) + _CLOCK
         except (OSError, ValueError, TypeError):
             return False
-        made = [self._docker.created(node) for node in self._kind.nodes(self._name)]
+        made = [self._docker.created(node) for node in self._kind.containers(self._name)]
         return bool(made) and all(time is not None and since <= time <= until for time in made)
 
     def _node_ids(self) -> dict[str, str]:
-        return {node: self._docker.container_id(node) or "" for node in self._kind.nodes(self._name)}
+        return {node: self._docker.container_id(node) or "" for node in self._kind.containers(self._name)}
 
     # -- the mark ----------------------------------------------------------------------------------------------------
 

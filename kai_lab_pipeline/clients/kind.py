@@ -26,9 +26,16 @@ class Kind:
         """Names of all clusters, stopped ones too."""
         return self._names("get", "clusters", what="The kind clusters cannot be listed")
 
-    def nodes(self, cluster: str) -> tuple[str, ...]:
-        """Names of a cluster's node containers; empty when there is no such cluster."""
+    def containers(self, cluster: str) -> tuple[str, ...]:
+        """Names of a cluster's containers; empty when there is no such cluster.
+
+        With several control planes kind lists its load balancer among the nodes.
+        """
         return self._names("get", "nodes", "--name", cluster, what=f"The nodes of {cluster} cannot be listed")
+
+    def nodes(self, cluster: str) -> tuple[str, ...]:
+        """Names of the containers that are nodes: the load balancer has neither containerd nor a kubelet."""
+        return tuple(name for name in self.containers(cluster) if name != f"{cluster}-external-load-balancer")
 
     def create(
         self, cluster: str, *, kubeconfig: Path, image: str | None, config: Path | None, deadline_s: float, log: Log
