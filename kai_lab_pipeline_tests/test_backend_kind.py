@@ -267,6 +267,18 @@ def test_a_cluster_that_a_person_made_in_place_of_ours_is_not_healed(
     assert place.calls("kind", "delete") == []
 
 
+def test_nodes_that_docker_does_not_know_are_not_known_again_by_their_name(
+    place: Workplace, log: Lines, theirs: ApiStub
+) -> None:
+    place.rules({"match": r"^docker inspect --format \{\{.Id}}", "rc": 1, "err": f"Error: No such object: {NODE}\n"})
+    backend(place).ensure_cluster(log)
+    made_by_a_person(place, theirs)
+    theirs.answers["/api/v1/namespaces/kube-system/configmaps/kai-lab-owner"] = STARTING
+    with pytest.raises(LabError, match="this lab did not make"):
+        backend(place).remove_cluster(log)
+    assert place.calls("kind", "delete") == []
+
+
 def test_our_own_cluster_is_torn_down_where_it_does_not_answer(place: Workplace, log: Lines) -> None:
     backend(place).ensure_cluster(log)
     place.api.answers["/api/v1/namespaces/kube-system/configmaps/kai-lab-owner"] = STARTING

@@ -152,9 +152,11 @@ class KindOwner:
     # -- the nodes ---------------------------------------------------------------------------------------------------
 
     def made_nodes(self) -> bool:
-        """Whether the nodes are the very containers that this lab noted."""
+        """Whether the nodes are the very containers that this lab noted; no, where docker does not know them."""
         record = self.record()
-        return record is not None and bool(record.nodes) and record.nodes == self._node_ids()
+        if record is None or not record.nodes or not all(record.nodes.values()):
+            return False
+        return record.nodes == self._node_ids()
 
     def made_otherwise(self) -> bool:
         """Whether the settings that make a cluster have changed since this lab made it."""
