@@ -16,6 +16,7 @@ import pytest
 
 from kai_lab_pipeline.assets.cluster import cluster_assets
 from kai_lab_pipeline.assets.group import Group
+from kai_lab_pipeline.backends.ahead import PullAhead
 from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.kind import KindBackend
 from kai_lab_pipeline.backends.node_mirrors import hosts_toml
@@ -112,10 +113,23 @@ def test_a_new_cluster_pulls_ahead_what_the_last_one_had(place: Workplace, log: 
 def test_a_pull_that_does_not_work_is_left_to_the_pods(place: Workplace, log: Lines) -> None:
     lab = backend(place)
     lab.ensure_cluster(log)
-    place.change(images={NODE: {"registry.example/kai/binder:v1": "pulled:x"}})
+    images = ["registry.example/kai/binder:v1", "registry.example/kai/scheduler:v1"]
+    place.change(images={NODE: {name: f"pulled:{name}" for name in images}})
     lab.remove_cluster(log)
-    place.rules({"match": "crictl pull", "rc": 1, "err": "unauthorized", "out": ""})
-    assert backend(place).ensure_cluster(log).made
+    place.rules({"match": "crictl pull .*binder", "rc": 1, "err": "unauthorized", "out": ""})
+    with pytest.MonkeyPatch.context() as patch:
+        done = threading.Event()
+        pull = PullAhead.pull
+
+        def noted(ahead: PullAhead, *arguments: Any) -> None:
+            pull(ahead, *arguments)
+            done.set()
+
+        patch.setattr(PullAhead, "pull", noted)
+        patch.setattr(ImageProvider, "prepare", lambda *_: done.wait(PATIENCE_S))
+        assert backend(place).ensure_cluster(log).made
+    assert images[1] in place.look()["images"][NODE], "one that fails does not hold up the others"
+    assert log.has(f"{images[0]} is not pulled ahead: ")
 
 
 def test_node_image_and_config_come_from_the_settings(place: Workplace, log: Lines) -> None:
@@ -131,6 +145,7 @@ def test_the_load_balancer_of_several_control_planes_is_no_node(place: Workplace
     place.rules(
         {"match": f"^kind get nodes --name {NAME}", "out": f"{NODE}\n{balancer}\n"},
         {"match": f"^docker exec {balancer}", "rc": 126, "err": no_crictl},
+        {"match": rf"^docker inspect --format \S+Id\S+ {balancer}", "out": "ba1a\n"},
     )
     lab = backend(place)
     lab.ensure_cluster(log)

@@ -107,3 +107,5 @@ def test_an_image_is_known_by_its_id_and_by_the_digests_of_its_names() -> None:
     imported = "docker.io/library/import-2026-11-30@sha256:cfa7"
     image = NodeImage("sha256:8b4a", ("docker.io/library/nvml-mock:local", imported))
     assert image.digests == {"sha256:8b4a", "sha256:cfa7"}
+    assert not image.pulled
+    assert NodeImage("x", ("docker.io/library/busybox:latest", "docker.io/library/busybox@sha256:92d3")).pulled

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kai_lab_pipeline.backends.base import Log
 from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.tools import ToolError
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Settings
 
@@ -27,10 +28,13 @@ class PullAhead:
         self._docker = docker
 
     def remember(self, nodes: tuple[str, ...], log: Log) -> None:
-        """Note what the nodes pulled, before they are removed; an image without a digest was loaded, not pulled."""
+        """Note what the nodes pulled, before they are removed: not what was loaded, nor what the lab builds itself."""
         try:
             found = {
-                image.tag for node in nodes for image in self._docker.node_images(node) if image.tag and image.pulled
+                image.tag
+                for node in nodes
+                for image in self._docker.node_images(node)
+                if image.tag and image.pulled and not image.is_called(self._own)
             }
             if found:
                 content = {"versions": self._versions, "images": sorted(found)}
@@ -56,7 +60,14 @@ class PullAhead:
                     if stop.is_set():
                         return
                     if not any(known.is_called(image) for known in there):
-                        self._docker.pull_on_node(node, image)
+                        self._pull(node, image, stop, log)
         except LabError as error:
             if not stop.is_set():
                 log(f"images are not pulled ahead, the pods will pull them: {error.what}")
+
+    def _pull(self, node: str, image: str, stop: threading.Event, log: Log) -> None:
+        try:
+            self._docker.pull_on_node(node, image)
+        except ToolError as error:
+            if not stop.is_set():
+                log(f"{image} is not pulled ahead: {error.cause or error.tail}")

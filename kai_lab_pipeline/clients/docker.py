@@ -47,8 +47,14 @@ class NodeImage:
 
     @property
     def pulled(self) -> bool:
-        """Whether it came from a registry: what was loaded has no digest there."""
-        return any("@" in name for name in self.names)
+        """Whether it came from a registry, with a digest in the tag's own repository.
+
+        What kind loads has a digest as well, under a name made up for the day: ``.../import-2026-11-30@sha256:...``.
+        """
+        if self.tag is None:
+            return False
+        repository = full_name(self.tag).rpartition(":")[0]
+        return any(name.partition("@")[0] == repository for name in self.names if "@" in name)
 
     @property
     def digests(self) -> frozenset[str]:

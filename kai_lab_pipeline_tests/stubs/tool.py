@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 UNLISTED = ("values", "history", "description")
+IMPORTED = "docker.io/library/import-2026-11-30@sha256:cfa73354dbf8c986087f31fb6a45e1dcade9e59b0bc63ab5aaf644fac8ace8ab"
+"""What a node names an image by, besides its tag, that kind loaded into it."""
 LOGGED = ("HELM_REGISTRY_CONFIG", "DOCKER_CONFIG", "HELM_NAMESPACE", "HELM_CACHE_HOME", "GIT_TERMINAL_PROMPT")
 
 
@@ -224,7 +226,7 @@ class Tools:
                     data["images"].setdefault(node, {})[image] = f"pulled:{image}"
                 case ["exec", node, "crictl", *_]:
                     rows = [
-                        {"id": i, "repoTags": [f"docker.io/library/{n}"]}
+                        {"id": i, "repoTags": [f"docker.io/library/{n}"], "repoDigests": [IMPORTED]}
                         if not i.startswith("pulled:")
                         else {"id": i, "repoTags": [n], "repoDigests": [f"{n.rpartition(':')[0]}@sha256:0"]}
                         for n, i in data["images"].get(node, {}).items()
