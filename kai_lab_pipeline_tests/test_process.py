@@ -15,7 +15,8 @@ import pytest
 
 from kai_lab_pipeline.clients import process
 from kai_lab_pipeline.clients.process import Toolbox, start_time
-from kai_lab_pipeline.clients.tools import Hint, Outcome, ToolError, ToolMissing, ToolTimeout, redact
+from kai_lab_pipeline.clients.redaction import Lines, command_line, redact
+from kai_lab_pipeline.clients.tools import Hint, Outcome, ToolError, ToolMissing, ToolTimeout
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, Alive
 
@@ -67,6 +68,18 @@ def test_environment_is_changed_for_the_command_only(toolbox: Toolbox, monkeypat
         ('"identitytoken": "eyJhbGciOi"', "eyJ"),
         ("client-key-data: LS0tLS1CRUdJTg==", "LS0t"),
         ("got bearer eyJhbGciOiJSUzI1NiIs", "eyJ"),
+        ('{"auths": {"r.io": {"auth": "dXNlcjpwdw=="}}}', "dXNl"),
+        ("--set-string controller.apiKey=abc123", "abc123"),
+        ("AWS_SECRET_ACCESS_KEY=zzz", "zzz"),
+        ("--from-literal=secretKey=zzz", "zzz"),
+        ("GET https://:tok@host/v2/", "tok"),
+        ('"password": "two zebras", "user": "me"', "zebra"),
+        ('"password": "a\\"b cc"', "cc"),
+        (r'"{\"password\": \"two zebras\"}"', "zebra"),
+        ("password: 'two zebras'", "zebra"),
+        ("--password 'two zebras'", "zebra"),
+        (r"--set-string a.password=x\,yy", "yy"),
+        ("-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY-----", "MIIE"),
     ],
 )
 def test_secrets_are_taken_out(text: str, secret: str) -> None:
@@ -75,8 +88,35 @@ def test_secrets_are_taken_out(text: str, secret: str) -> None:
 
 
 def test_harmless_text_stays() -> None:
-    text = 'Get "https://127.0.0.1:6999/version": dial tcp 127.0.0.1:6999: connect: connection refused'
-    assert redact(text) == text
+    for text in (
+        'Get "https://127.0.0.1:6999/version": dial tcp 127.0.0.1:6999: connect: connection refused',
+        'secrets "pull" not found; imagePullSecrets: [x]; client-certificate-data: LS0t',
+    ):
+        assert redact(text) == text
+
+
+def test_a_value_is_hidden_to_its_end_on_a_command_line() -> None:
+    arguments = ["helm", "--set-string", "registry.password=two words, 'quoted'", "--set", "a=1", "--password", "x y"]
+    assert command_line(arguments) == "helm --set-string 'registry.password=***' --set a=1 --password ***"
+
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEbody1\nMIIEbody2\n-----END RSA PRIVATE KEY-----\n"
+
+
+def test_a_private_key_is_hidden_in_the_log_too(toolbox: Toolbox) -> None:
+    lines: list[str] = []
+    script = f"print('before'); print({KEY!r}, end=''); print('after')"
+    outcome = toolbox.run([sys.executable, "-c", script], deadline_s=PATIENCE_S, log=lines.append)
+    assert lines == ["before", "-----BEGIN RSA PRIVATE KEY-----***", "-----END RSA PRIVATE KEY-----", "after"]
+    assert outcome.last_lines(2) == "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----\nafter"
+    assert "MIIE" not in Outcome(("x",), 1, KEY.partition("-----END")[0]).last_lines(1)
+
+
+def test_a_key_without_an_end_hides_no_more_than_a_key() -> None:
+    stream = Lines()
+    shown = [stream.redact(line) for line in ("#1 -----BEGIN PRIVATE KEY-----", *["x"] * 1000)]
+    assert shown[:2] == ["#1 -----BEGIN PRIVATE KEY-----***", ""]
+    assert shown[-1] == "x"
 
 
 def test_transcript_is_whole_and_without_secrets(toolbox: Toolbox) -> None:

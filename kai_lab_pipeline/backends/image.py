@@ -21,7 +21,8 @@ from pathlib import Path
 from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.docker import Docker
 from kai_lab_pipeline.clients.kind import Kind
-from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, ToolTimeout, redact
+from kai_lab_pipeline.clients.redaction import redact
+from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, ToolTimeout
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Settings
 

@@ -23,8 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kai_lab_pipeline.clients import watchdog
-from kai_lab_pipeline.clients.tools import INSTALL, Log, Outcome, ToolMissing, ToolTimeout, command_line, redact
+from kai_lab_pipeline.clients import redaction, watchdog
+from kai_lab_pipeline.clients.redaction import command_line, redact
+from kai_lab_pipeline.clients.tools import INSTALL, Log, Outcome, ToolMissing, ToolTimeout
 from kai_lab_pipeline.lab.errors import LabError
 
 GRACE_S = 10.0
@@ -229,6 +230,7 @@ class _Streams:
         self.timed_out = False
         self._parts: dict[str, list[bytes]] = {"out": [], "err": []}
         self._rest: dict[str, bytes] = {"out": b"", "err": b""}
+        self._redacted = {"out": redaction.Lines(), "err": redaction.Lines()}
         self._selector = selectors.DefaultSelector()
         self._input = memoryview(stdin or b"")
         for name, stream in (("out", process.stdout), ("err", process.stderr)):
@@ -280,7 +282,7 @@ class _Streams:
         *lines, self._rest[name] = (self._rest[name] + data).split(b"\n")
         if self.log is not None:
             for line in lines:
-                shown = redact(_clean(line).rstrip())
+                shown = self._redacted[name].redact(_clean(line).rstrip())
                 if shown:
                     self.log(shown)
 

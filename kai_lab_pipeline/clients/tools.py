@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from kai_lab_pipeline.clients.redaction import command_line, redact
 from kai_lab_pipeline.lab.diagnosis import diagnose_text
 from kai_lab_pipeline.lab.diagnosis.reach import reached
 from kai_lab_pipeline.lab.errors import LabError
@@ -20,26 +21,6 @@ from kai_lab_pipeline.lab.errors import LabError
 Log = Callable[[str], None]
 """Takes one line for the person who follows the run."""
 TAIL_LINES = 12
-_SECRETS = (
-    re.compile(r"(?i)(--?(?:password|token|secret|registry-token|kube-token)[= ])\S+"),
-    re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"),
-    re.compile(r"(?i)((?:password|passwd|token|secret|identitytoken|client-key-data)['\"]?\s*[:=]\s*['\"]?)[^\s'\",]+"),
-    re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"),
-    re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
-    re.compile(r"(://)[^/@\s:]+(?::[^/@\s]*)?(?=@)"),
-)
-
-
-def redact(text: str) -> str:
-    """`text` without passwords, tokens, authorization headers and credentials in addresses."""
-    for pattern in _SECRETS:
-        text = pattern.sub(r"\1***", text)
-    return text
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """A command as a person would type it, without secrets."""
-    return redact(shlex.join(arguments))
 
 
 @dataclass(frozen=True)
@@ -57,8 +38,9 @@ class Outcome:
         return f"{self.stderr}\n{self.stdout}".strip()
 
     def last_lines(self, count: int = TAIL_LINES) -> str:
-        lines = [line for line in self.text.splitlines() if line.strip()]
-        return redact("\n".join(lines[-count:]))
+        # What a secret begins with may stand before the last lines.
+        lines = [line for line in redact(self.text).splitlines() if line.strip()]
+        return "\n".join(lines[-count:])
 
 
 @dataclass(frozen=True)
