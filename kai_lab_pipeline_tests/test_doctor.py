@@ -112,6 +112,14 @@ def test_the_rehearsal_needs_none_of_them(place: Workplace) -> None:
     assert not blocked(examine(place.settings(), "rehearsal", bare))
 
 
+@pytest.mark.parametrize(("tool", "line"), [("kind", "kind version"), ("helm", "helm version")])
+def test_a_shim_that_fails_is_not_the_version_it_names(place: Workplace, tool: str, line: str) -> None:
+    said = f"No version is set for command {tool}\nConsider adding one of the following versions:\n{tool} 3.31.0\n"
+    finding = look(place.settings(), machine(Run(**{line: Outcome((tool,), 126, "", said)})))[tool]
+    assert finding.level is Level.BLOCKED
+    assert finding.found == f"No version is set for command {tool} (exit code 126)"
+
+
 def test_kubectl_is_only_advised(place: Workplace) -> None:
     assert look(place.settings(), machine(missing=["kubectl"]))["kubectl"].level is Level.WARNING
     old = machine(Run(**{"kubectl version --client": "Client Version: v1.28.2"}))
@@ -334,6 +342,18 @@ def test_a_registry_answers_or_says_why_not(registry: HTTPServer, code: int, tro
     registry.status = code  # type: ignore[attr-defined]
     source = Mirrors({"x": f"http://127.0.0.1:{registry.server_address[1]}"}).of("x")
     assert Machine(run=Run()).ask_registry(source, None) == trouble
+
+
+def test_a_mirror_on_this_machine_is_asked_past_the_proxy(
+    registry: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    registry.status = 200  # type: ignore[attr-defined]
+    source = Mirrors({"docker.io": f"http://127.0.0.1:{registry.server_address[1]}"}).of("docker.io")
+    assert Machine(run=Run()).ask_registry(source, None) == ""
 
 
 def test_a_registry_that_is_not_there_says_so() -> None:

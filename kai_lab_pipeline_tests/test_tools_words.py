@@ -207,6 +207,16 @@ def test_helm_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message:
         Helm(run, kubeconfig=tmp_path, context="x", home=tmp_path, root=tmp_path).version()
 
 
+def test_what_a_failed_helm_says_of_versions_is_none_of_its_own(tmp_path: Path) -> None:
+    shim = "No version is set for command helm\nConsider adding one of the following versions:\nhelm 3.19.2\n"
+
+    def run(command: Sequence[str], **options: Any) -> Outcome:
+        return Outcome(tuple(command), 126, "", shim)
+
+    with pytest.raises(ToolError, match="does not tell its version"):
+        Helm(run, kubeconfig=tmp_path, context="x", home=tmp_path, root=tmp_path).version()
+
+
 def test_values_keep_the_types_they_have_in_the_settings() -> None:
     values: dict[str, Scalar] = {
         "a.b": True,

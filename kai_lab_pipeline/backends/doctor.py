@@ -26,7 +26,8 @@ from kai_lab_pipeline.clients.kubeconfig import check_plugin, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, login_file, registry_of
 from kai_lab_pipeline.clients.process import Toolbox
-from kai_lab_pipeline.clients.tools import INSTALL, version_in
+from kai_lab_pipeline.clients.redaction import redact
+from kai_lab_pipeline.clients.tools import INSTALL, version_in, version_of
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import BackendName, Settings
 
@@ -162,8 +163,11 @@ class _Doctor:
             outcome = self._machine.run([tool, *arguments], deadline_s=15)
         except LabError as error:
             return error.what, None
-        version = version_in(outcome.text)
-        return (_dotted(version), version) if version else (outcome.last_lines(1) or "says nothing", None)
+        version = version_of(outcome)
+        if version is not None:
+            return _dotted(version), version
+        said = redact(next(iter(outcome.text.splitlines()), "says nothing"))
+        return said if outcome.exit_code == 0 else f"{said} (exit code {outcome.exit_code})", None
 
     def _kind_version(self) -> tuple[Finding, tuple[int, int, int] | None]:
         found, version = self._version("kind", "version")

@@ -40,7 +40,8 @@ def _ask_registry(source: Source, ca_file: Path | None) -> str:
     try:
         if ca_file is not None:
             context.load_verify_locations(cafile=str(ca_file))
-        with httpx.Client(verify=context, timeout=5.0) as client:
+        # As helm and the registry client do: no proxy of the environment reaches this machine's loopback.
+        with httpx.Client(verify=context, timeout=5.0, trust_env=not source.loopback) as client:
             host = "registry-1.docker.io" if source.host == "docker.io" else source.host
             scheme = "http" if source.plain_http else "https"
             status = client.head(f"{scheme}://{host}/v2/").status_code

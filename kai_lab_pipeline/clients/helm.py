@@ -22,7 +22,7 @@ from kai_lab_pipeline.clients.certificates import with_system
 from kai_lab_pipeline.clients.docker_config import docker_config_file
 from kai_lab_pipeline.clients.local_chart import chart_content
 from kai_lab_pipeline.clients.mirrors import OCI, Mirrors, Source, login_file, write_logins, write_private
-from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_in
+from kai_lab_pipeline.clients.tools import Hint, Log, Outcome, Runner, Tool, ToolError, version_of
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Chart, Scalar
 
@@ -129,7 +129,7 @@ class Helm:
         """Version of helm; raises LabError for helm 2 and for versions known not to work."""
         if self._version is None:
             outcome = self._helm.attempt("version", deadline_s=30)
-            found = version_in(outcome.text)
+            found = version_of(outcome)
             if found is None:
                 raise ToolError(outcome, "helm does not tell its version")
             if found[0] not in (3, 4):

@@ -188,6 +188,11 @@ class Tool:
         return self.runner(command, deadline_s=deadline_s, log=log, stdin=stdin, env=self.env, cwd=cwd)
 
 
+def version_of(outcome: Outcome) -> tuple[int, int, int] | None:
+    """The version that a tool printed; None where it failed: what it says then may name any (asdf and mise do)."""
+    return version_in(outcome.stdout) if outcome.exit_code == 0 else None
+
+
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
