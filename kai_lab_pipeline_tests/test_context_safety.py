@@ -89,10 +89,10 @@ class Somebody(Cluster):
         self.seen.append((self.resource_of(obj), obj["metadata"]["name"], obj["metadata"].get("namespace")))
         return made
 
-    def relabel(self, **labels: str) -> None:
+    def relabel(self, node: str = NODE, manager: str = "gpu-feature-discovery", **labels: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kai_lab_pipeline.clients.kubernetes.FIELD_MANAGER", "gpu-feature-discovery")
-            self.patch("nodes", NODE, {"metadata": {"labels": labels}})
+            patch.setattr("kai_lab_pipeline.clients.kubernetes.FIELD_MANAGER", manager)
+            self.patch("nodes", node, {"metadata": {"labels": labels}})
 
     def put_anything(self, kind: str, name: str, namespace: str) -> str:
         """An object of a kind that the lab does not use; its resource. It goes with its namespace."""
@@ -115,11 +115,11 @@ class Somebody(Cluster):
                 return
         pytest.fail(f"{resource} is not served")
 
-    def advertise(self) -> None:
+    def advertise(self, node: str = NODE) -> None:
         """A GPU on the node, shown by the mock."""
         self._call(
             "PATCH",
-            f"/api/v1/nodes/{NODE}/status",
+            f"/api/v1/nodes/{node}/status",
             body={"status": {"allocatable": {"nvidia.com/gpu": "8"}}},
             content_type="application/merge-patch+json",
             what="patch the node's status",
@@ -278,10 +278,33 @@ def test_a_label_of_others_that_says_something_else_stops_the_step(lab: Lab, the
     theirs.advertise()
     theirs.relabel(**{"nvidia.com/gpu.memory": "81559"})
     lab.backend.ensure_cluster(quiet)
-    with pytest.raises(LabError, match="was there before the lab") as caught:
+    with pytest.raises(LabError, match="is not the lab's, and says something else") as caught:
         steps.label_nodes(lab)
-    assert caught.value.seen == "nvidia.com/gpu.memory=81559; the lab's profile says 40960"
+    by = "written by gpu-feature-discovery"
+    assert caught.value.seen == f"nvidia.com/gpu.memory=81559, {by}; the lab's profile says 40960"
     assert theirs.get("nodes", NODE)["metadata"]["labels"]["nvidia.com/gpu.memory"] == "81559"
+
+
+def test_labels_of_a_node_that_joins_later_are_whose_that_wrote_them(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-2"}})
+    discovered = {"nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.present": "true"}
+    theirs.relabel("gpu-2", **discovered)
+    theirs.advertise("gpu-2")
+    with pytest.raises(LabError, match=r"label nvidia\.com/gpu\.memory of node gpu-2 is not the lab's"):
+        steps.label_nodes(lab)
+    lab.backend.install("nvml_mock", lab.settings.charts.nvml_mock, quiet)
+    theirs.relabel(manager="kubectl-label", **{"nvidia.com/gpu.present": "true"})
+    assert tear_down(lab).leftovers == []
+    assert theirs.get("nodes", "gpu-2")["metadata"]["labels"] == discovered
+    assert "nvidia.com/gpu.present" not in (theirs.get("nodes", NODE)["metadata"].get("labels") or {}), "the mock's"
+
+
+def test_a_label_that_a_person_wrote_stays_where_the_lab_has_no_mock(lab: Lab, theirs: Somebody) -> None:
+    lab.backend.ensure_cluster(quiet)
+    theirs.relabel(manager="kubectl-label", **{"nvidia.com/gpu.present": "true"})
+    assert tear_down(lab).leftovers == []
+    assert theirs.get("nodes", NODE)["metadata"]["labels"] == {"nvidia.com/gpu.present": "true"}
 
 
 # -- namespaces and webhooks -----------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from kai_lab_pipeline.clients.process import Toolbox
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import BackendName, Chart, Settings
 
+MOCK_CHART = "nvml-mock-"
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
@@ -275,6 +276,8 @@ class ContextBackend:
         if f"{chart.namespace}/{chart.release}" not in mark.releases:
             return StepFacts(f"{chart.release} is not the lab's", changed=False, skipped=True)
         facts = self._releases(cluster).uninstall(chart, log)
+        if component == "nvml_mock":
+            self._inventory.remove_mock_labels(cluster, mark)
         mark_release(cluster, chart.namespace, chart.release, ours=False)
         return facts
 
@@ -331,9 +334,12 @@ class ContextBackend:
         """Remove what the mark calls the lab's, whatever lab.toml calls it by now; what stays, with its command."""
         releases = self._releases(cluster)
         template = self._settings.charts.nvml_mock
+        charts = {f"{row.get('namespace')}/{row.get('name')}": str(row.get("chart", "")) for row in releases.rows()}
         for name in sorted(mark.releases):
             namespace, release = name.split("/", 1)
             releases.uninstall(template.model_copy(update={"release": release, "namespace": namespace}), log)
+            if charts.get(name, "").startswith(MOCK_CHART):
+                self._inventory.remove_mock_labels(cluster, mark)
         there = {f"{row.get('namespace')}/{row.get('name')}" for row in releases.rows()}
         for name in sorted(mark.releases - there):
             mark_release(cluster, *name.split("/", 1), ours=False)

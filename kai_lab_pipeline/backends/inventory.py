@@ -14,7 +14,7 @@ from typing import Any
 from kai_lab_pipeline.backends.base import Leftover, Log
 from kai_lab_pipeline.backends.owner import Mark, mark_brought
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES, WEBHOOKS, kubectl_of
-from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours
+from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours, label_writers
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.settings import Chart, Settings
 
@@ -24,6 +24,8 @@ GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu
 """Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
 MOCK_LABELS = ("nvidia.com/gpu.present",)
 """Node labels that nvml-mock's pod writes and leaves behind (0.3.0, measured)."""
+MOCK_WRITER = "kubectl-label"
+"""Field manager of them: its setup.sh runs ``kubectl label``."""
 GONE_DEADLINE_S = 60.0
 _MADE_BY_ITSELF = frozenset(
     {"events", "endpoints", "endpointslices", "leases", "controllerrevisions", "bindings", "localsubjectaccessreviews"}
@@ -69,6 +71,16 @@ class Inventory:
             labels = set(meta.get("labels") or ()) & {*GPU_LABELS, *MOCK_LABELS}
             there |= {key("labels", meta["name"], label) for label in labels}
         return frozenset(there)
+
+    @staticmethod
+    def remove_mock_labels(cluster: Cluster, mark: Mark) -> None:
+        """Take away what the lab's mock wrote on nodes; what GPU feature discovery or an operator wrote there stays."""
+        for node in cluster.objects("nodes"):
+            name = node["metadata"]["name"]
+            mocks = [label for label in MOCK_LABELS if label_writers(node, label) == {MOCK_WRITER}]
+            gone = [label for label in mocks if key("labels", name, label) not in mark.found]
+            if gone:
+                cluster.patch("nodes", name, {"metadata": {"labels": dict.fromkeys(gone)}})
 
     def remove_moved(self, cluster: Cluster, mark: Mark, pause: Callable[[float], None]) -> None:
         """Remove what the lab made under names that the manifests no longer have, and wait until it is gone."""

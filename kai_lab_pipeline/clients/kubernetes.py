@@ -45,6 +45,7 @@ __all__ = [
     "Unreachable",
     "is_ours",
     "is_transient",
+    "label_writers",
 ]
 
 FIELD_MANAGER = "kai-lab"
@@ -81,6 +82,16 @@ def is_ours(obj: Mapping[str, Any]) -> bool:
     things may have been there before the lab.
     """
     return any(entry.get("manager") == FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or ())
+
+
+def label_writers(obj: Mapping[str, Any], label: str) -> frozenset[str]:
+    """Field managers that hold a label of an object: who wrote the value that it has; none where it is not there."""
+    held = {
+        str(entry.get("manager"))
+        for entry in obj["metadata"].get("managedFields") or ()
+        if f"f:{label}" in (((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {})
+    }
+    return frozenset(held if label in (obj["metadata"].get("labels") or {}) else ())
 
 
 _CONNECTIONS: dict[tuple[str, str, int], Connection] = {}

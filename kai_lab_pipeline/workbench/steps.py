@@ -8,6 +8,7 @@ from typing import Any
 
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.clients.docker import full_name
+from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, label_writers
 from kai_lab_pipeline.clients.manifests import load_manifest
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import RELEASED
@@ -35,7 +36,8 @@ def gpu_labels(lab: Lab) -> dict[str, str]:
 def label_nodes(lab: Lab) -> StepFacts:
     """Label the nodes that advertise GPUs; a node that has the labels already is left alone.
 
-    Raises LabError where a label that was there before the lab says something else: GPU feature discovery owns it.
+    Raises LabError where a label of others says something else, on a node that was there before the lab or came later:
+    GPU feature discovery owns it.
     """
     cluster = lab.backend.connect()
     wanted = gpu_labels(lab)
@@ -45,11 +47,13 @@ def label_nodes(lab: Lab) -> StepFacts:
         name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
         differs = {key: value for key, value in wanted.items() if labels.get(key) != value}
         for key, value in differs.items():
-            if lab.backend.was_there("labels", name, key):
+            others = frozenset() if lab.backend.makes_cluster else label_writers(node, key) - {FIELD_MANAGER}
+            if others or lab.backend.was_there("labels", name, key):
+                by = f", written by {', '.join(sorted(others))}" if others else ""
                 raise LabError(
-                    f"The label {key} of node {name} was there before the lab, and says something else",
+                    f"The label {key} of node {name} is not the lab's, and says something else",
                     where=f"node {name}",
-                    seen=f"{key}={labels.get(key)}; the lab's profile says {value}",
+                    seen=f"{key}={labels.get(key)}{by}; the lab's profile says {value}",
                     next_step="It is left as it is. Set the profile in lab.toml to what the node's GPUs are.",
                 )
         if differs:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover
-from kai_lab_pipeline.backends.inventory import GPU_LABELS, MOCK_LABELS
+from kai_lab_pipeline.backends.inventory import GPU_LABELS
 from kai_lab_pipeline.backends.releases import kubectl_of
-from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster
+from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster, label_writers
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import ASSETS
@@ -132,23 +132,12 @@ def _uninstall(lab: Lab, component: str, asset: str, torn: Torn) -> None:
 
 
 def _unlabel(lab: Lab, cluster: Cluster, torn: Torn) -> None:
+    """Take the lab's labels off the nodes; one that others hold as well, or wrote since, is theirs."""
     for node in cluster.objects("nodes"):
         name = node["metadata"]["name"]
-        owned = owned_labels(node) & set(node["metadata"].get("labels") or {})
-        ours = [label for label in GPU_LABELS if label in owned]
-        ours += [label for label in MOCK_LABELS if label in (node["metadata"].get("labels") or {})]
+        ours = [label for label in GPU_LABELS if label_writers(node, label) == {FIELD_MANAGER}]
         ours = [label for label in ours if not lab.backend.was_there("labels", name, label)]
         if ours:
             cluster.patch("nodes", name, {"metadata": {"labels": dict.fromkeys(ours)}})
             torn.done.append(f"labels {', '.join(ours)} removed from node {name}")
     torn.gone.add("labelled_node")
-
-
-def owned_labels(obj: Mapping[str, Any]) -> set[str]:
-    """Labels of an object that the lab's field manager set."""
-    found: set[str] = set()
-    for entry in obj["metadata"].get("managedFields") or ():
-        if entry.get("manager") == FIELD_MANAGER:
-            labels = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
-            found.update(key.removeprefix("f:") for key in labels)
-    return found
