@@ -11,8 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 
+from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.commands.common import prepare_dagster_home
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.workbench.state import WriteLock
@@ -73,13 +76,17 @@ class Waiting:
         os.close(self._alive)
 
 
-@pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Waiting]:
-    made = make_project(tmp_path / "project")
+def with_home(folder: Path) -> LabProject:
+    made = make_project(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", "")
         prepare_dagster_home(made.settings)
-    run = Waiting(made)
+    return made
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Waiting]:
+    run = Waiting(with_home(tmp_path / "project"))
     try:
         yield run
     finally:
@@ -110,6 +117,19 @@ def test_the_runs_own_process_holds_the_lab_and_its_death_frees_it(waiting: Wait
     lock.acquire("another", "a test")
     lock.release()
     assert [pid for pid in left_running(waiting.made) if "waiting_job" in _command(pid)] == []
+
+
+def test_slots_that_killed_runs_kept_hold_nobody_up(tmp_path: Path) -> None:
+    made = with_home(tmp_path / "project")
+    pool = Group("lab", made.settings).pool
+    with dg.DagsterInstance.from_config(str(made.settings.dagster_home)) as instance:
+        instance.event_log_storage.set_concurrency_slots(pool, 1)  # a limit that somebody set in the UI
+        kept = instance.event_log_storage.claim_concurrency_slot(pool, "killed", "kai_release")
+        assert kept.is_claimed
+        runs = [dg.DagsterRun("build_lab", run_id=f"killed-{number}") for number in range(5)]
+        for run in runs:  # each is killed while its step has what it claimed
+            with InstanceConcurrencyContext(instance, run) as steps:
+                assert steps.claim(pool, "kai_release")
 
 
 def _command(pid: int) -> str:

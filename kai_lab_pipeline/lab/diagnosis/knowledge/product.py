@@ -78,10 +78,10 @@ FAULTS: tuple[Fault, ...] = (
         id="dagster.pool-busy",
         component="Dagster",
         title="step is waiting: concurrency pool ... has no free slots",
-        cause="Another run holds the lab's pool: one lab has one writer. A run that was killed may hold it until "
-        "it is freed.",
+        cause="A limit was set for the lab's pool, and other runs use it up. The project sets none: that one lab has "
+        "one writer is the matter of its lock.",
         remedy=(
-            "Look at Deployment > Concurrency in the UI and free the slot of a dead run",
+            "Take the pool's limit away in Deployment > Concurrency of the UI",
             "kai-lab status",
         ),
         signs=(
