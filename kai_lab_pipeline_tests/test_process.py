@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,6 +190,31 @@ def test_end_all_stops_other_threads_and_refuses_new_commands(toolbox: Toolbox, 
         toolbox.run([sys.executable, "-c", ""], deadline_s=1)
     toolbox.reopen()
     assert toolbox.run([sys.executable, "-c", ""], deadline_s=PATIENCE_S).exit_code == 0
+
+
+def test_end_all_stops_a_command_that_is_just_being_started(
+    toolbox: Toolbox, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[LabError] = []
+    registered = Toolbox._registered
+
+    def late(box: Toolbox, process: Any, command: Any, mark: str) -> AbstractContextManager[None]:
+        alive.wait_up()
+        toolbox.end_all()
+        return registered(box, process, command, mark)
+
+    def work() -> None:
+        try:
+            toolbox.run([sys.executable, WAITS, str(alive.path)], deadline_s=600)
+        except LabError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(Toolbox, "_registered", late)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert [error.what for error in errors] == ["Stopped while it was running"]
+    alive.wait_gone()
 
 
 def _worker(toolbox: Toolbox, alive: Alive) -> subprocess.Popen[bytes]:

@@ -99,7 +99,7 @@ class Toolbox:
         registration = contextlib.ExitStack()
         try:
             registration.enter_context(self._registered(process, command, mark))
-            streams.read_until(started + deadline_s)
+            streams.read_until(started + deadline_s, self._closed)
         except BaseException:
             with contextlib.suppress(LabError):
                 self._keep(self._ended(process, ours, registration, streams, command, started), "interrupted")
@@ -120,7 +120,10 @@ class Toolbox:
         return outcome
 
     def end_all(self) -> None:
-        """End every command that another thread is running here; those calls raise LabError."""
+        """End every command that another thread is running here; those calls raise LabError.
+
+        Also one that is just being started and would not hear the signal: whoever reads it looks whether to go on.
+        """
         self._closed.set()
         with self._lock:
             running = list(self._running.values())
@@ -241,9 +244,11 @@ class _Streams:
             os.set_blocking(process.stdin.fileno(), False)
             self._selector.register(process.stdin, selectors.EVENT_WRITE, "in")
 
-    def read_until(self, deadline: float) -> None:
-        """Read to the end of both streams and of the process, or until `deadline` (monotonic seconds)."""
+    def read_until(self, deadline: float, stopped: threading.Event) -> None:
+        """Read to the end of both streams and of the process, until `deadline` (monotonic seconds), or `stopped`."""
         while self._selector.get_map():
+            if stopped.is_set():
+                return
             left = deadline - time.monotonic()
             if left <= 0:
                 self.timed_out = True
