@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -260,6 +261,47 @@ def test_a_fixed_api_port_that_is_taken_blocks(place: Workplace) -> None:
     assert look(settings, machine(port_taken=taken))["API port"].level is Level.BLOCKED
     assert asked == [("127.0.0.1", 6443)]
     assert look(settings, machine())["API port"].level is Level.OK
+
+
+NODES = """
+nodes:
+- role: control-plane
+  extraPortMappings:
+  - {containerPort: 30080, hostPort: 8080}
+  - {containerPort: 30090, hostPort: 9090, listenAddress: 127.0.0.1}
+  - {containerPort: 53, hostPort: 53, protocol: UDP}
+  - {containerPort: 30100}
+- role: worker
+"""
+
+
+def test_a_host_port_that_is_taken_blocks_unless_the_cluster_is_there(place: Workplace) -> None:
+    (place.project / "kind.yaml").write_text(NODES)
+    settings = place.settings(kind__config="kind.yaml")
+    settings.lab_dir.mkdir(parents=True)
+    (settings.lab_dir / "kind.json").write_text("{}")  # of a cluster that somebody deleted with kind
+
+    def taken(host: str, port: int) -> bool:
+        return (host, port) == ("0.0.0.0", 8080)
+
+    def ports(run: Run | None = None) -> dict[str, Level]:
+        found = look(settings, machine(run, port_taken=taken))
+        return {name: finding.level for name, finding in found.items() if "port" in name}
+
+    assert ports() == {"host port 8080": Level.BLOCKED, "host port 9090": Level.OK}
+    run = Run(**{"kind get clusters": "kai-hami-test\n"})
+    assert set(ports(run).values()) == {Level.OK}
+    (place.project / "kind.yaml").write_text("nodes: [3]")
+    assert ports() == {}
+
+
+def test_only_a_port_that_somebody_listens_on_is_taken() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert Machine(Run()).port_taken("127.0.0.1", port)
+    assert not Machine(Run()).port_taken("192.0.2.1", port)
 
 
 def test_files_that_the_settings_name_have_to_be_there(place: Workplace) -> None:

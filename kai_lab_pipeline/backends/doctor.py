@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import yaml
-
 from kai_lab_pipeline.backends.kind_owner import KindOwner
 from kai_lab_pipeline.backends.machine import Machine
 from kai_lab_pipeline.backends.owner import read_mark
+from kai_lab_pipeline.backends.ports import fixed_ports
 from kai_lab_pipeline.backends.toolbox import user_kubeconfig
 from kai_lab_pipeline.clients.docker import Daemon, Docker
 from kai_lab_pipeline.clients.helm import KNOWN_BAD
@@ -283,25 +282,29 @@ class _Doctor:
         )
 
     def _ports(self) -> list[Finding]:
-        """The API server's port, where the kind config fixes one."""
+        """The ports of this machine that the kind config fixes."""
         if not self._settings.kind.config:
             return []
+        ports = fixed_ports(self._settings.project_file(self._settings.kind.config))
+        taken = [port for port in ports if self._machine.port_taken(port.host, port.number)]
+        if taken and self._has_cluster():
+            taken = []
+        findings = []
+        for port in ports:
+            needed = f"port {port.number} of {port.host} free, or held by the lab's own cluster"
+            finding = Finding(port.name, Level.OK, f"port {port.number}", needed)
+            if port in taken:
+                fix = f"Stop what listens there ('ss -ltnp'), or change {port.key} in the kind config."
+                finding = Finding(port.name, Level.BLOCKED, f"port {port.number} is taken", needed, fix)
+            findings.append(finding)
+        return findings
+
+    def _has_cluster(self) -> bool:
+        """Whether kind has a cluster of the lab's name; whose it is is a finding of its own."""
         try:
-            text = self._settings.project_file(self._settings.kind.config).read_text(encoding="utf-8")
-            networking = (yaml.safe_load(text) or {}).get("networking") or {}
-            port, host = (
-                int(networking.get("apiServerPort") or 0),
-                str(networking.get("apiServerAddress") or "127.0.0.1"),
-            )
-        except (OSError, yaml.YAMLError, AttributeError, ValueError):
-            return []  # _files and kind itself say what is wrong with it
-        if port <= 0:
-            return []
-        needed = f"port {port} of {host} free, or held by the lab's own cluster"
-        if self._machine.port_taken(host, port) and not (self._settings.lab_dir / "kind.json").exists():
-            fix = "Stop what listens there ('ss -ltnp'), or change networking.apiServerPort in the kind config."
-            return [Finding("API port", Level.BLOCKED, f"port {port} is taken", needed, fix)]
-        return [Finding("API port", Level.OK, f"port {port}", needed)]
+            return self._settings.lab.name in Kind(self._machine.run).clusters()
+        except LabError:
+            return False
 
     def _cluster_name(self) -> Finding:
         name = self._settings.lab.name
