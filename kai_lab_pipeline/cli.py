@@ -171,8 +171,8 @@ def _end(command: Callable[[], int]) -> None:
 def main() -> None:
     """Entry point: click's own usage errors exit with 2, an interrupt with 130."""
     if threading.current_thread() is threading.main_thread():
-        # SIGTERM ends as Ctrl-C does: children ended, history kept. A script's background job comes with SIGINT ignored,
-        # and Dagster makes of SIGTERM whatever SIGINT is.
+        # SIGTERM ends as Ctrl-C does: children ended, history kept. A script's background job has SIGINT ignored, and
+        # Dagster makes of SIGTERM whatever SIGINT is.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):

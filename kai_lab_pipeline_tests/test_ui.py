@@ -88,16 +88,18 @@ def _pause() -> None:
 
 
 @contextlib.contextmanager
-def dev(project: LabProject) -> Iterator[Ui]:
-    """`kai-lab dev` on a free port, with its code location loaded."""
+def dev(project: LabProject, *, plain: bool = False) -> Iterator[Ui]:
+    """`kai-lab dev` (or Dagster's own command) on a free port, with its code location loaded."""
     port = free_port()
-    log = project.folder / "dev.log"
+    log = project.folder / f"dev-{port}.log"
+    kai_lab = ["kai_lab_pipeline.cli", "dev", "--port", str(port)]
+    dagster = ["dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     with (
         open(log, "w", encoding="utf-8") as file,
         subprocess.Popen(
-            [sys.executable, "-m", "kai_lab_pipeline.cli", "dev", "--port", str(port)],
+            [sys.executable, "-m", *(dagster if plain else kai_lab)],
             cwd=project.folder,
-            env=project.environment(),
+            env=project.environment() | {"DAGSTER_HOME": str(project.folder / ".dagster_home")},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
