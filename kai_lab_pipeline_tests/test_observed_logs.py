@@ -79,9 +79,9 @@ def settings(tmp_path: Path) -> Settings:
     return make_project(tmp_path / "project").settings
 
 
-def kept(settings: Settings, asset: str, cluster: StandInCluster) -> tuple[ContainerLog, ...]:
+def kept(settings: Settings, asset: str, cluster: StandInCluster, *, refused: bool = False) -> tuple[ContainerLog, ...]:
     with Observer(settings, cast(Backend, StandInBackend()), cast(Cluster, cluster), "run") as observer:
-        return observer.observe(asset).logs
+        return observer.observe(asset, refused=refused).logs
 
 
 @pytest.mark.parametrize("asset", ["nvml_mock_release", "device_plugin"])
@@ -131,3 +131,40 @@ def test_what_crashes_beside_a_source_is_kept_once(settings: Settings) -> None:
     assert sorted(log.pod for log in logs) == ["admission", "binder"]
     assert all(log.previous for log in logs)
     assert len(cluster.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("asset", "name"),
+    [
+        ("whole_gpu_pod", "kai-whole-gpu"),
+        ("shared_gpu_pod", "gpu-sharing-with-isolation"),
+        ("reservation_boundary", "gpu-sharing-with-isolation"),
+    ],
+)
+def test_a_pod_of_the_lab_that_does_not_come_up_has_its_own_log(settings: Settings, asset: str, name: str) -> None:
+    cluster = StandInCluster(pod("default", name, c=CRASHED), pod("default", "their-app", c=CRASHED))
+    assert [(log.pod, log.previous) for log in kept(settings, asset, cluster)] == [(name, f"default/{name}/c before")]
+    waiting = pod("default", name, c={})
+    waiting["status"] = {"phase": "Pending"}
+    for well in (pod("default", name, c=RUNNING), waiting):
+        cluster = StandInCluster(well)
+        assert kept(settings, asset, cluster) == ()
+        assert cluster.asked == [], "nothing to be asked for"
+
+
+@pytest.mark.parametrize(
+    ("asset", "serving"),
+    [
+        ("queues", ["queue-controller"]),
+        ("whole_gpu_pod", ["admission", "isolator-webhook"]),
+        ("shared_gpu_pod", ["admission", "isolator-webhook"]),
+    ],
+)
+def test_what_refused_an_object_tells_why(settings: Settings, asset: str, serving: list[str]) -> None:
+    kai, isolator = settings.charts.kai_scheduler.namespace, settings.charts.kai_resource_isolator.namespace
+    names = ("queue-controller", "admission", "podgroup-controller")
+    pods = [pod(kai, f"{name}-x", {"app": name}, c=RUNNING) for name in names]
+    cluster = StandInCluster(*pods, pod(isolator, "isolator-webhook-x", c=RUNNING))
+    logs = kept(settings, asset, cluster, refused=True)
+    assert sorted(log.pod.removesuffix("-x") for log in logs) == serving
+    assert "admission-x" not in [log.pod for log in kept(settings, asset, cluster)]

@@ -222,7 +222,7 @@ def _looked_into(step: Step, error: LabError) -> Diagnosis:
 
     def look() -> Observation:
         with lab.observer() as observer:
-            return observer.observe(asset)
+            return observer.observe(asset, refused=True)
 
     # What infrastructure or a broken gate kept from being done must stay "not evaluated": its absence would read as
     # broken.

@@ -10,7 +10,7 @@ from typing import Any
 from kai_lab_pipeline.backends.base import Backend
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Conflict, NotFound
-from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, lab_queue, load_manifest
+from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, WHOLE_POD, lab_queue, load_manifest
 from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.ownership import refuse_foreign
@@ -66,13 +66,19 @@ class _LogSource:
     """A namespace, or the component whose namespace lab.toml names."""
     app: str = ""
     """Only pods with this app (or name) label; empty takes all of the namespace."""
+    pod: str = ""
+    """Only the pod of this name."""
     whole: bool = False
     previous: bool = False
     """Ask for the attempt before as well where nothing says that there was one: it may have come since."""
     always: bool = True
     """Also where all is well."""
 
-    def names(self, labels: Mapping[str, str]) -> bool:
+    def names(self, meta: Mapping[str, Any]) -> bool:
+        """Whether it is about the pod of this metadata, given that the namespace is right."""
+        if self.pod:
+            return bool(meta["name"] == self.pod)
+        labels = meta.get("labels") or {}
         named = (labels.get("app"), labels.get("name"), labels.get("app.kubernetes.io/name"))
         return not self.app or self.app in named
 
@@ -92,6 +98,14 @@ _LOGS: Mapping[str, tuple[_LogSource, ...]] = {
     "shared_gpu_pod": (_SCHEDULER_LOG, _BINDER_LOG, _ISOLATOR_LOGS, _RESERVATION_LOGS),
     "reservation_boundary": (_SCHEDULER_LOG, _BINDER_LOG, _RESERVATION_LOGS),
 }
+_OWN_POD = {"whole_gpu_pod": WHOLE_POD, "shared_gpu_pod": SHARED_POD, "reservation_boundary": SHARED_POD}
+"""The lab's pod whose own log tells why it does not come up, by the manifest that makes it."""
+_WEBHOOK_LOGS: Mapping[str, tuple[_LogSource, ...]] = {
+    "queues": (_LogSource("kai_scheduler", app="queue-controller"),),
+    "whole_gpu_pod": (_LogSource("kai_scheduler", app="admission"), _ISOLATOR_LOGS),
+    "shared_gpu_pod": (_LogSource("kai_scheduler", app="admission"),),
+}
+"""What serves the webhooks that may refuse an asset's objects, where that log is not kept anyway."""
 
 
 class Observer:
@@ -113,8 +127,11 @@ class Observer:
             with suppress(ApiError):
                 self._remove_canary()
 
-    def observe(self, asset: str) -> Observation:
-        """Everything the checks of `asset` may need, seen now. Raises LabError when the API server is gone."""
+    def observe(self, asset: str, *, refused: bool = False) -> Observation:
+        """Everything the checks of `asset` may need, seen now. Raises LabError when the API server is gone.
+
+        Where its objects were `refused`, the logs of the webhooks that may have done it as well.
+        """
         if asset == "kai_release":
             self._send_canary()
         resources = {resource: self._list(resource) for resource in RESOURCES[asset]}
@@ -122,7 +139,7 @@ class Observer:
             resources={name: objects for name, objects in resources.items() if objects is not None},
             helm=tuple(self.backend.releases()),
             dryrun=self._dry_runs(asset),
-            logs=tuple(self._logs(asset, resources.get("pods") or ())),
+            logs=tuple(self._logs(self._sources(asset, refused), resources.get("pods") or ())),
             run_id=self.run_id,
             observed_at=now(),
         )
@@ -193,15 +210,23 @@ class Observer:
                 raise
             return error.status()
 
-    def _logs(self, asset: str, pods: tuple[Mapping[str, Any], ...]) -> Iterator[ContainerLog]:
-        """Logs of the asset's sources, and of what is in trouble beside them in a namespace that is the lab's."""
+    def _sources(self, asset: str, refused: bool) -> Iterator[_LogSource]:
+        yield from _LOGS.get(asset, ())
+        if refused:
+            yield from _WEBHOOK_LOGS.get(asset, ())
+        if asset in _OWN_POD:
+            meta = load_manifest(self.settings, _OWN_POD[asset])[0]["metadata"]
+            yield _LogSource(meta["namespace"], pod=meta["name"], always=False)
+
+    def _logs(self, sources: Iterable[_LogSource], pods: tuple[Mapping[str, Any], ...]) -> Iterator[ContainerLog]:
+        """Logs of the sources, and of what is in trouble beside them in a namespace that is the lab's."""
         releases = self.settings.charts.by_component()
         taken: set[tuple[str, str]] = set()
-        for source in _LOGS.get(asset, ()):
+        for source in sources:
             namespace = releases[source.namespace].namespace if source.namespace in releases else source.namespace
             for pod in pods:
                 meta = pod["metadata"]
-                named = source.names(meta.get("labels") or {})
+                named = source.names(meta)
                 if meta.get("namespace") != namespace or (not named and namespace in SHARED_NAMESPACES):
                     continue
                 for container, condition in _containers(pod):
@@ -238,7 +263,7 @@ class _Condition:
     init: bool
     restarts: int
     in_trouble: bool
-    """It has restarted, ended badly, or is not ready."""
+    """It has restarted, ended badly, or is not ready; not what was never given to a node: that said nothing yet."""
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, _Condition]]:
@@ -248,7 +273,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, _Condition]]:
         for container in pod["spec"].get(part) or ():
             found = seen.get(container["name"]) or {}
             ended, restarts = (found.get("state") or {}).get("terminated"), int(found.get("restartCount") or 0)
-            unwell = not found.get("ready") if ended is None else bool(ended.get("exitCode"))
+            unwell = bool(found) and not found.get("ready") if ended is None else bool(ended.get("exitCode"))
             yield container["name"], _Condition(part == "initContainers", restarts, restarts > 0 or unwell)
 
 
