@@ -16,9 +16,13 @@ PROJECT = Path(__file__).resolve().parent.parent
 WORKFLOW = PROJECT / "docs" / "ci" / "github-workflow.yml"
 
 
-def runs() -> list[str]:
+def jobs() -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
-    return [step["run"] for job in document["jobs"].values() for step in job["steps"] if "run" in step]
+    return dict(document["jobs"])
+
+
+def runs() -> list[str]:
+    return [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
 
 
 def test_the_workflow_is_valid_for_github() -> None:
@@ -47,3 +51,17 @@ def test_its_commands_exist() -> None:
         assert found, f"nobody knows what {line!r} does"
         options = {option for parameter in cli.commands[found[1]].params for option in parameter.opts}
         assert set(re.findall(r"--[\w-]+", found[2])) <= options, line
+
+
+def test_a_red_lab_is_shown_kept_and_searched_for_the_version_that_broke_it() -> None:
+    lab = jobs()["kind"]
+    by_use = {str(step.get("uses", step.get("run"))).partition("@")[0]: step for step in lab["steps"]}
+    order = list(by_use)
+    red = next(name for name in order if " run --json" in name)
+    for name in order[order.index(red) + 1 :]:
+        assert re.search(r"always\(\)|!cancelled\(\)", by_use[name]["if"]), (
+            f"{name} is left out where a claim is broken"
+        )
+    assert lab["permissions"]["checks"] == "write", "without it mikepenz/action-junit-report shows nothing"
+    kept = by_use["actions/upload-artifact"]["with"]["path"].split()
+    assert {".lab/_nightly/matrix/", ".lab/*/reports/"} <= set(kept), "the matrix links to the candidates' reports"
