@@ -577,6 +577,28 @@ def test_not_answering_is_not_being_gone(
     assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
 
 
+def test_credentials_that_were_renewed_are_taken_from_the_persons_kubeconfig(
+    place: Workplace, lab: Lab, theirs: Somebody
+) -> None:
+    """The lab's copy is of the day it was made; what is refused is not gone."""
+    lab.backend.ensure_cluster(quiet)
+    copy, persons = lab.settings.lab_dir / "kubeconfig", place.home / ".kube" / "config"
+    valid = persons.read_text()
+    expired = yaml.safe_load(copy.read_text())
+    expired["users"][0]["user"] = {"token": "expired"}
+    write_kubeconfig(copy, expired)
+    write_kubeconfig(persons, expired)
+    with pytest.raises(LabError, match="cannot be asked") as caught:
+        tear_down(lab_on(place, theirs.context))
+    assert "401" in caught.value.seen
+    assert caught.value.next_step == "Log in again, as you do before kubectl, then run it again."
+    persons.write_text(valid)
+    assert lab_on(place, theirs.context).backend.connect().version()
+    write_kubeconfig(copy, expired)
+    assert tear_down(lab_on(place, None)).leftovers == []
+    assert theirs.find("configmaps", "kai-lab-owner", namespace="kube-system") is None
+
+
 def theirs_server(kubeconfig: Path) -> str:
     return str(yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
 

@@ -7,11 +7,13 @@ crossed.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Leftover, Log, StepFacts
 from kai_lab_pipeline.backends.given import Given
@@ -30,6 +32,7 @@ from kai_lab_pipeline.backends.owner import (
 from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.backends.tenancy import handed_over, refuse_another_lab, refuse_foreign_queues, taken
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox, user_kubeconfig
+from kai_lab_pipeline.clients.api_errors import UNAUTHORIZED
 from kai_lab_pipeline.clients.docker import Docker, full_name
 from kai_lab_pipeline.clients.helm import Helm
 from kai_lab_pipeline.clients.kind import Kind
@@ -41,6 +44,7 @@ from kai_lab_pipeline.settings import BackendName, Chart, Settings
 
 MOCK_CHART = "nvml-mock-"
 GPU_RESOURCE = "nvidia.com/gpu"
+T = TypeVar("T")
 
 
 class ContextBackend:
@@ -85,14 +89,7 @@ class ContextBackend:
         """
         self.tools.end_leftovers(log)
         context = self._named_context()
-        persons = user_kubeconfig(self._settings)
-        content = persons.minimal(context)
-        # Without transcripts: what a credential plugin prints are credentials.
-        check_plugin(content, Toolbox(self.tools.registry).run)
-        candidate = self._kubeconfig.with_name("kubeconfig.asked")
-        write_kubeconfig(candidate, content)
-        try:
-            cluster = Cluster(candidate, context, shown=persons.where(context))
+        with self._persons(context) as cluster:
             version, incarnation = cluster.version(), cluster.incarnation()
             self._refuse_another(incarnation, context)
             refuse_foreign_queues(cluster)
@@ -106,9 +103,7 @@ class ContextBackend:
                     self._given.forget()
             refuse_another_lab(context, mark, self._settings.lab_dir)
             self._given.write(context, incarnation)
-            os.replace(candidate, self._kubeconfig)
-        finally:
-            candidate.unlink(missing_ok=True)
+            os.replace(cluster.kubeconfig, self._kubeconfig)
         self._helm = self._before = None
         note = f"context {context}, Kubernetes {version}"
         if self._real_gpus(self._cluster()):
@@ -126,9 +121,9 @@ class ContextBackend:
             return False
         if not self._kubeconfig.is_file():
             write_kubeconfig(self._kubeconfig, user_kubeconfig(self._settings).minimal(given.context))
-        cluster = self._cluster()
-        if cluster.incarnation() != given.incarnation:
+        if self._renewing(Cluster.incarnation) != given.incarnation:
             return False  # another cluster was made at its address
+        cluster = self._cluster()
         mark = read_mark(cluster)
         if mark is not None and mark.lab_id == lab_id(self._settings.lab_dir):
             return True
@@ -155,8 +150,8 @@ class ContextBackend:
         if named is not None and named != cluster.context:
             raise self._elsewhere(cluster.context, named)
         if self._before is None:
-            self._before = self._own_mark(cluster).found
-        return cluster
+            self._before = self._renewing(self._own_mark).found
+        return self._cluster()
 
     def remove_cluster(self, log: Log) -> StepFacts:
         """Take away the last of what the lab made here: releases, namespaces, and the mark when nothing is left.
@@ -299,6 +294,41 @@ class ContextBackend:
         if context is None:
             raise LabError("The lab's own kubeconfig names no context", where=str(self._kubeconfig))
         return Cluster(self._kubeconfig, context)
+
+    @contextlib.contextmanager
+    def _persons(self, context: str) -> Iterator[Cluster]:
+        """A context as the person's kubeconfig has it now, in a file that is gone afterwards unless it is moved."""
+        persons = user_kubeconfig(self._settings)
+        content = persons.minimal(context)
+        # Without transcripts: what a credential plugin prints are credentials.
+        check_plugin(content, Toolbox(self.tools.registry).run)
+        folder = self._settings.lab_dir
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".kubeconfig-") as scratch:
+            file = Path(scratch) / "kubeconfig"
+            write_kubeconfig(file, content)
+            try:
+                yield Cluster(file, context, shown=persons.where(context))
+            finally:
+                self._helm = None  # it may have been asked by that file
+
+    def _renewing(self, ask: Callable[[Cluster], T]) -> T:
+        """What the cluster answers. Where the credentials of the lab's copy are refused, the person's of now are taken.
+
+        They are renewed in the person's kubeconfig alone: a cloud's log-in, a client certificate that had expired.
+        """
+        cluster = self._cluster()
+        try:
+            return ask(cluster)
+        except ApiError as error:
+            given = self._given.read()
+            if error.code != UNAUTHORIZED or given is None:
+                raise
+            with self._persons(cluster.context) as renewed:
+                if renewed.incarnation() != given.incarnation:
+                    raise  # the context means another cluster by now
+                os.replace(renewed.kubeconfig, self._kubeconfig)
+        return ask(self._cluster())
 
     def _refuse_another(self, incarnation: str, context: str) -> None:
         """Raise WrongUse while the lab is on another cluster: that one would be forgotten with all that is on it."""

@@ -68,6 +68,7 @@ class Unreachable(ApiError):
     """No answer from the API server, or one that is not an API server's."""
 
 
+UNAUTHORIZED = 401
 _BY_CODE: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
 _WEBHOOK_NOT_SERVING = (
     "connect: connection refused",
@@ -104,6 +105,7 @@ def refused(status: Mapping[str, Any], what: str, where: str) -> ApiError:
         reason=str(status.get("reason", "")),
         message=message,
         where=where,
+        next_step="Log in again, as you do before kubectl, then run it again." if code == UNAUTHORIZED else "",
         transient=is_transient(code, message),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from kai_lab_pipeline.backends.base import Leftover
 from kai_lab_pipeline.backends.inventory import GPU_LABELS
 from kai_lab_pipeline.backends.releases import kubectl_of
-from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, Cluster, label_writers
+from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, ApiError, Cluster, label_writers
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.spec import ASSETS
@@ -58,12 +58,15 @@ def tear_down(lab: Lab, torn: Torn | None = None) -> Torn:
     try:
         there = lab.backend.cluster_exists()
     except LabError as error:
+        refused = isinstance(error, ApiError) and error.code != 0
+        gone = f" If it is gone for good, all that is left of the lab is its folder: rm -r {lab.state.folder}"
         raise LabError(
             "The lab's cluster cannot be asked, and not answering is not being gone: nothing was removed",
             where=f"lab {lab.state.name} (backend {lab.backend.name})",
             seen=error.text(),
-            next_step="Make it answer and run it again. If it is gone for good, all that is left of the lab is "
-            f"its folder: rm -r {lab.state.folder}",
+            next_step=(error.next_step or "Mend that and run it again.")
+            if refused
+            else f"Make it answer and run it again.{gone}",
         ) from error
     if not there:
         torn.done.append("the cluster is gone already")
