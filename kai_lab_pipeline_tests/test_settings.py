@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from kai_lab_pipeline.settings import SettingsError, find_project, load_settings
 
@@ -28,6 +31,25 @@ def test_the_shipped_settings_are_the_lab(project: Path) -> None:
         "device_plugin": "v0.18.2",
     }
     assert settings.expectations().node_names == ("kai-hami-test-control-plane",)
+
+
+def test_the_shipped_file_shows_every_setting_with_a_value_that_is_allowed(project: Path) -> None:
+    file = project / "lab.toml"
+    shown = re.sub(r'^# (?=\[|"?[\w.]+"? = )', "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    file.write_text(shown, encoding="utf-8")
+    settings = load_settings(project, environ={})
+    assert list(unset(settings)) == []
+
+
+def unset(section: BaseModel, path: str = "") -> Iterator[str]:
+    """Keys of the settings that the file says nothing about."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if name not in section.model_fields_set:
+                yield f"{path}{name}"
+            elif isinstance(one, BaseModel):
+                yield from unset(one, f"{path}{name}.")
 
 
 def test_variables_go_over_the_file_and_options_over_variables(project: Path) -> None:
