@@ -242,6 +242,12 @@ def test_nested_values_are_what_helm_shows() -> None:
     found = json.loads(recorded("helm3")["01-deployed-kai-values"]["out"])
     assert nested({"global.gpuSharing": True, "binder.plugins.hamicore.enabled": True}) == found
     assert nested({"a\\.b.c": 1}) == {"a.b": {"c": 1}}
+    assert nested({"t[0].key": "gpu", "t[0].operator": "Exists", "t[2]": 1, "m[0][1]": 2}) == {
+        "t": [{"key": "gpu", "operator": "Exists"}, None, 1],
+        "m": [[None, 2]],
+    }
+    for odd in ("", "[0]", "a[b]", "a[", "a.[1]", "a[99999999]"):
+        assert isinstance(nested({"a.b": 3, "a": 2, odd: 1}), dict), odd
 
 
 CHART = Chart(chart="oci://ghcr.io/kai-scheduler/kai-scheduler", version="v0.17.0", release="kai", namespace="kai-ns")

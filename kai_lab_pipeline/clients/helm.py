@@ -85,16 +85,36 @@ def value_options(values: Mapping[str, Scalar]) -> list[str]:
     return options
 
 
+_KEY_PART = re.compile(r"\[(\d{1,5})\]|((?:\\.|[^\\.\[])+)")
+
+
 def nested(values: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Dotted value keys as the tree that ``helm get values`` shows. A dot after a backslash is part of the key."""
-    tree: dict[str, Any] = {}
+    """Dotted value keys as the tree that ``helm get values`` shows.
+
+    ``[0]`` is a place in a list; what stands after a backslash is part of the key.
+
+    >>> nested({"tolerations[0].key": "gpu"})
+    {'tolerations': [{'key': 'gpu'}]}
+    """
+    tree: Any = {}
     for key, value in values.items():
-        *folders, last = (part.replace("\0", ".") for part in key.replace("\\.", "\0").split("."))
-        at = tree
-        for folder in folders:
-            at = at.setdefault(folder, {})
-        at[last] = value
-    return tree
+        parts = [int(index) if index else re.sub(r"\\(.)", r"\1", name) for index, name in _KEY_PART.findall(key)]
+        tree = _placed(tree, parts, value)
+    return tree if isinstance(tree, dict) else {}
+
+
+def _placed(tree: Any, parts: Sequence[str | int], value: Scalar) -> Any:
+    """`tree` with a value under these parts of a key; what is of another kind there is replaced."""
+    if not parts:
+        return value
+    part, *rest = parts
+    if isinstance(part, int):
+        items = [*tree] if isinstance(tree, list) else []
+        items += [None] * (part + 1 - len(items))
+        items[part] = _placed(items[part], rest, value)
+        return items
+    branch = {**tree} if isinstance(tree, dict) else {}
+    return branch | {part: _placed(branch.get(part), rest, value)}
 
 
 class Helm:
