@@ -15,8 +15,10 @@ import yaml
 from kai_lab_pipeline.backends.context import ContextBackend
 from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline_tests.stubs.api import ready
+from kai_lab_pipeline_tests.stubs.api import ApiStub, ready
 from kai_lab_pipeline_tests.stubs.workplace import QuickTools, Workplace, make_workplace
+
+NODE = "kai-hami-test-control-plane"
 
 
 @pytest.fixture
@@ -263,17 +265,38 @@ def test_an_image_that_cannot_be_loaded_is_skipped_with_the_way_out(place: Workp
     assert facts.skipped
     assert "image.repository" in facts.summary
     images = [{"names": ["docker.io/library/nvml-mock:local"]}]
-    place.api.put("nodes", "", "n", status=ready() | {"images": images})
+    place.api.put("nodes", "", NODE, status=ready() | {"images": images})
+    place.api.put("nodes", "", "front", spec={"taints": [{"key": "role", "effect": "NoSchedule"}]})
     assert "is on the nodes" in lab.provide_image(quiet).summary
+    place.api.put("nodes", "", "worker", status=ready())
+    assert lab.provide_image(quiet).summary.startswith("nvml-mock:local is not on worker, and the lab cannot load")
+
+
+def kind_lab(place: Workplace, server: str) -> ContextBackend:
+    """A lab on a context of kind's name for it, beside a kind cluster of this machine that somebody made."""
+    place.change(clusters={"mine": "2026-01-01T00:00:00.0Z"})
+    file = kubeconfig(place)
+    content = yaml.safe_load(file.read_text())
+    content["contexts"][1]["name"] = "kind-mine"
+    content["clusters"][0]["cluster"]["server"] = server
+    write_kubeconfig(file, content)
+    lab = backend(place, lab__context="kind-mine")
+    lab.ensure_cluster(quiet)
+    return lab
+
+
+def test_a_kind_cluster_of_another_machine_does_not_fill_the_one_here(place: Workplace) -> None:
+    there, told = ApiStub(), list[str]()
+    try:
+        assert kind_lab(place, there.url).provide_image(told.append).skipped
+    finally:
+        there.close()
+    assert told == ["the kind cluster mine of this machine is another one than that of context kind-mine"]
+    assert place.calls("kind", "load") == place.calls("docker") == []
 
 
 def test_a_kind_cluster_of_this_machine_gets_the_image(place: Workplace) -> None:
-    place.change(clusters={"mine": "2026-01-01T00:00:00.0Z"})
-    content = yaml.safe_load((place.home / ".kube" / "config").read_text())
-    content["contexts"][1]["name"] = "kind-mine"
-    write_kubeconfig(place.home / ".kube" / "config", content)
-    lab = backend(place, lab__context="kind-mine")
-    lab.ensure_cluster(quiet)
+    lab = kind_lab(place, place.api.url)
     assert lab.provide_image(quiet).facts["nodes"] == "mine-control-plane"
     assert place.calls("kind", "create") == []
 

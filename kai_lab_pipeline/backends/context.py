@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Leftover, Log, StepFacts
+from kai_lab_pipeline.backends.borrowed_image import provide_borrowed
 from kai_lab_pipeline.backends.given import Given
-from kai_lab_pipeline.backends.image import ImageProvider
 from kai_lab_pipeline.backends.inventory import Inventory, key
 from kai_lab_pipeline.backends.owner import (
     Mark,
@@ -33,9 +33,7 @@ from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.backends.tenancy import handed_over, refuse_another_lab, refuse_foreign_queues, taken
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox, user_kubeconfig
 from kai_lab_pipeline.clients.api_errors import UNAUTHORIZED
-from kai_lab_pipeline.clients.docker import Docker, full_name
 from kai_lab_pipeline.clients.helm import Helm
-from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.kubeconfig import check_plugin, own_context, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
 from kai_lab_pipeline.clients.process import Toolbox
@@ -207,31 +205,7 @@ class ContextBackend:
         cluster = self.connect()
         if self._real_gpus(cluster):
             return StepFacts(self._real_gpus_reason(), changed=False, skipped=True)
-        image = self._settings.image.nvml_mock.name
-        names = {
-            full_name(str(name))
-            for node in cluster.objects("nodes")
-            for item in (node.get("status") or {}).get("images") or ()
-            for name in item.get("names") or ()
-        }
-        if full_name(image) in names:
-            return StepFacts(f"{image} is on the nodes", changed=False)
-        kind_name = cluster.context.removeprefix("kind-")
-        docker, kind = Docker(self.tools.run), Kind(self.tools.run)
-        if kind_name != cluster.context:
-            try:
-                mine = kind_name in kind.clusters()
-            except LabError as error:
-                log(f"no kind cluster of this machine: {error.what}")
-            else:
-                if mine:
-                    return ImageProvider(self._settings, self.tools.run, docker, kind).provide(kind_name, log)
-        return StepFacts(
-            f"the lab cannot load images into the nodes of context {cluster.context}. They pull what the chart names: "
-            f'push {image} to a registry they reach, and set "image.repository" and "image.tag" of charts.nvml_mock',
-            changed=False,
-            skipped=True,
-        )
+        return provide_borrowed(self._settings, self.tools.run, cluster, log)
 
     def image_digests(self) -> Mapping[str, frozenset[str]]:
         """None: the lab gives these nodes an image only where they have none of its name."""
