@@ -107,6 +107,10 @@ def test_errors_name_the_cluster_in_the_evidence_too() -> None:
     )
     [cause] = diagnose_evidence(Evidence(), errors=[f"{error}containerd snapshotter"]).causes
     assert "docker start my-lab-control-plane" in cause.remedy
+    [cause] = diagnose_evidence(
+        Evidence(node="other-control-plane"), errors=["Last seen: failed to detect containerd snapshotter"]
+    ).causes
+    assert "docker start other-control-plane" in cause.remedy
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)

@@ -67,10 +67,11 @@ def diagnose_evidence(
     """
     facts, texts = bundle_facts(evidence, expectations or Expectations())
     errors = tuple(errors)
+    node = {"node": evidence.node} if evidence.node else {}
     for error in errors:
         said, answers = without_answers(error)
         facts += [fact for answer in answers for fact in facts_of(answer)]
-        texts.append((readable := cleaned(said), context(readable)))
+        texts.append((readable := cleaned(said), {**node, **context(readable)}))
     looked_at = [
         f"evidence of {', '.join(evidence.observations) or 'no asset'}",
         f"{len(facts)} facts of checks and objects that are not well, {len(texts)} of their logs",
