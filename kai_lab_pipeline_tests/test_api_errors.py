@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ def quiet(line: str) -> None:
     pass
 
 
-def cluster_at(folder: Path, url: str, **more: str) -> Cluster:
+def cluster_at(folder: Path, url: str, *, user: Mapping[str, Any] | None = None, proxy: str = "") -> Cluster:
     file = folder / "kubeconfig"
     write_kubeconfig(
         file,
         {
-            "clusters": [{"name": "a", "cluster": {"server": url} | more}],
-            "users": [{"name": "u", "user": {"token": "not-a-secret"}}],
+            "clusters": [{"name": "a", "cluster": {"server": url} | ({"proxy-url": proxy} if proxy else {})}],
+            "users": [{"name": "u", "user": {"token": "not-a-secret"} | dict(user or {})}],
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "u"}}],
         },
     )
@@ -66,10 +66,38 @@ def test_no_proxy_of_the_environment_is_asked_for_this_machine(tmp_path: Path, m
             cluster_at(tmp_path, "http://cluster.invalid").version()
         assert caught.value.reason == "ProxyError", "anywhere else the environment's proxy is used"
         with pytest.raises(Unreachable) as caught:
-            cluster_at(tmp_path, api.url, **{"proxy-url": "http://127.0.0.1:9"}).version()
+            cluster_at(tmp_path, api.url, proxy="http://127.0.0.1:9").version()
         assert caught.value.reason == "ProxyError", "and one that the kubeconfig names, for every server"
     finally:
         api.close()
+
+
+def test_the_server_is_told_whom_the_kubeconfigs_user_acts_as(tmp_path: Path) -> None:
+    """As kubectl and helm do: otherwise the lab would act with the rights of the user behind."""
+    seen: list[tuple[str, str]] = []
+
+    class Listener(Gateway):
+        def do_GET(self) -> None:
+            seen.extend(self.headers.items())
+            super().do_GET()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    acts = {"as": "lab", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"example.com/Why": ["test"]}}
+    try:
+        with pytest.raises(ApiError):
+            cluster_at(tmp_path, f"http://127.0.0.1:{server.server_address[1]}", user=acts).version()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "Bearer not-a-secret" in dict(seen).values()
+    assert [pair for pair in seen if pair[0].startswith("Impersonate-")] == [
+        ("Impersonate-User", "lab"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "a"),
+        ("Impersonate-Group", "b"),
+        ("Impersonate-Extra-example.com%2FWhy", "test"),
+    ]
 
 
 @pytest.fixture

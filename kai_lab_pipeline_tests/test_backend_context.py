@@ -14,6 +14,7 @@ import yaml
 
 from kai_lab_pipeline.backends.context import ContextBackend
 from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
+from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline_tests.stubs.api import ApiStub, ready
 from kai_lab_pipeline_tests.stubs.workplace import QuickTools, Workplace, make_workplace
@@ -108,6 +109,27 @@ def test_a_credential_plugin_that_fails_is_named(place: Workplace) -> None:
     assert "secret-on-stdout" not in str(caught.value)
     kept = [file.read_text() for file in place.settings().lab_dir.rglob("*") if file.is_file()]
     assert not [text for text in kept if "secret-on-stdout" in text]
+
+
+def test_a_credential_plugin_that_asks_for_it_is_told_of_the_cluster(place: Workplace) -> None:
+    plugin = place.bin / "cloud-login"
+    plugin.write_text('#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >&2\nexit 7\n')
+    plugin.chmod(0o755)
+    kubeconfig(place, exec={"command": "cloud-login", "provideClusterInfo": True})
+    with pytest.raises(LabError, match="credential plugin") as caught:
+        backend(place).ensure_cluster(quiet)
+    assert json.loads(caught.value.seen)["spec"] == {"interactive": False, "cluster": {"server": place.api.url}}
+
+
+def test_a_context_without_a_user_is_used_as_it_is(place: Workplace) -> None:
+    """As that of `kubectl proxy`, which asks for no credentials."""
+    file = kubeconfig(place)
+    content = yaml.safe_load(file.read_text())
+    del content["contexts"][1]["context"]["user"]
+    write_kubeconfig(file, content)
+    facts = backend(place).ensure_cluster(quiet)
+    assert yaml.safe_load(facts.kubeconfig.read_text())["users"] == []
+    assert Cluster(facts.kubeconfig, facts.context).version() == "v1.34.0"
 
 
 def test_kubeconfig_lists_are_merged_and_files_embedded(tmp_path: Path) -> None:

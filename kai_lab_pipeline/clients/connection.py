@@ -1,7 +1,8 @@
 """The official client's connections to one API server: it loads the kubeconfig and carries credentials and TLS.
 
-Where it differs from kubectl and helm, theirs is the rule, so that all three reach the same server: a proxy of the
-environment is left out for this machine's own addresses.
+Where it differs from kubectl and helm, theirs is the rule, so that all three reach the same server as the same user: a
+proxy of the environment is left out for this machine's own addresses, and who the kubeconfig's user is to act ``as`` is
+told to the server.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from kai_lab_pipeline.clients.kubeconfig import Kubeconfig
 from kai_lab_pipeline.clients.loopback import is_loopback
 from kai_lab_pipeline.lab.errors import LabError
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 CONNECTIONS = 16
 """Kept connections: one per watched resource, and one for the rest."""
 CONNECT_TIMEOUT_S = 5.0
+_HEADER_SIGNS = "!#$&'*+-.^_`|~"
+"""What a header's name may hold besides letters and digits; anything else is escaped, as is ``%``."""
 
 
 class Connection:
@@ -32,6 +36,7 @@ class Connection:
         from kubernetes.client import ApiClient
 
         self._client: ApiClient = ApiClient(configuration=_configuration(kubeconfig, context, where))
+        self._impersonation = _impersonation(Kubeconfig([kubeconfig]).user(context))
         # The client's own socket options leave Nagle's algorithm on: 40 ms a request on loopback.
         options = self._client.rest_client.pool_manager.connection_pool_kw
         options["maxsize"] = CONNECTIONS
@@ -58,6 +63,8 @@ class Connection:
         for auth in configuration.auth_settings().values():
             if auth["in"] == "header" and auth["value"]:
                 sent[auth["key"]] = auth["value"]
+        for name, value in self._impersonation:
+            sent.add(name, value)
         return self._client.rest_client.pool_manager.request(
             method,
             f"{configuration.host}{path}",
@@ -67,6 +74,15 @@ class Connection:
             retries=False,
             preload_content=not stream,
         )
+
+
+def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The headers of a kubeconfig user's ``as`` fields, as client-go sends them (v0.34)."""
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for key, values in (user.get("as-user-extra") or {}).items():
+        headers += [(f"Impersonate-Extra-{quote(key, safe=_HEADER_SIGNS)}", value) for value in values]
+    return [(name, str(value)) for name, value in headers if value]
 
 
 def _configuration(kubeconfig: Path, context: str, where: str) -> Configuration:

@@ -7,6 +7,7 @@ relative to the file they stand in. The current context is never used.
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _FILES = {
     "client-certificate": "client-certificate-data",
     "client-key": "client-key-data",
 }
+_FOR_PLUGINS = "client.authentication.k8s.io/exec"
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,23 @@ class Kubeconfig:
             )
         body = dict(found.body.get("context") or {})
         cluster = self._part("clusters", "cluster", str(body.get("cluster", "")), context)
-        user = self._part("users", "user", str(body.get("user", "")), context)
+        # kubectl takes a context without a user as well: kubectl proxy asks for none.
+        name = str(body.get("user") or "")
+        users = [{"name": name, "user": self._part("users", "user", name, context)}] if name else []
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": body["cluster"], "cluster": cluster}],
-            "users": [{"name": body["user"], "user": user}],
+            "users": users,
             "contexts": [{"name": context, "context": body}],
             "current-context": context,
         }
+
+    def user(self, context: str) -> Mapping[str, Any]:
+        """What a context's user says of itself; empty where there is none."""
+        found = self._find("contexts", context)
+        named = found and self._find("users", str((found.body.get("context") or {}).get("user") or ""))
+        return dict((named and named.body.get("user")) or {})
 
     def where(self, context: str) -> str:
         """A context and the file it stands in, as errors name them."""
@@ -129,12 +139,15 @@ def check_plugin(content: Mapping[str, Any], runner: Runner) -> None:
     The Kubernetes client would go on without credentials, and the API server's refusal would hide the cause. What the
     plugin prints on stdout are credentials: it is not shown.
     """
-    plugin = content["users"][0]["user"].get("exec")
+    plugin = content["users"][0]["user"].get("exec") if content["users"] else None
     if not isinstance(plugin, dict) or not plugin.get("command"):
         return
     command = [str(plugin["command"]), *map(str, plugin.get("args") or ())]
     version = str(plugin.get("apiVersion") or "client.authentication.k8s.io/v1")
-    info = f'{{"apiVersion": "{version}", "kind": "ExecCredential", "spec": {{"interactive": false}}}}'
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.get("provideClusterInfo"):
+        spec["cluster"] = _cluster_info(content["clusters"][0]["cluster"])
+    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
     env = {str(item["name"]): str(item["value"]) for item in plugin.get("env") or ()} | {"KUBERNETES_EXEC_INFO": info}
     outcome = runner(command, deadline_s=60, env=env)
     if outcome.exit_code != 0:
@@ -144,6 +157,13 @@ def check_plugin(content: Mapping[str, Any], runner: Runner) -> None:
             seen="\n".join(outcome.stderr.strip().splitlines()[-5:]) or "no message",
             next_step=str(plugin.get("installHint") or "Log in again, as you do before kubectl, then run it again."),
         )
+
+
+def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plugin is told of the cluster: its fields, and the extension that is meant for plugins as ``config``."""
+    meant = [item for item in cluster.get("extensions") or () if item.get("name") == _FOR_PLUGINS]
+    info = {key: value for key, value in cluster.items() if key != "extensions"}
+    return info | ({"config": meant[0].get("extension")} if meant else {})
 
 
 def _load(file: Path) -> dict[str, Any]:
