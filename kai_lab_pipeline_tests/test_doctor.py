@@ -27,6 +27,7 @@ from kai_lab_pipeline_tests.stubs.workplace import Workplace, make_workplace, re
 INFO = {"ServerVersion": "28.2.2", "CgroupVersion": "2", "MemTotal": 16 << 30, "DockerRootDir": "/var/lib/docker"}
 GOOD: Mapping[str, str] = {
     "kind version": "kind v0.30.0 go1.24 linux/amd64",
+    "helm list": "[]",
     "helm version": 'version.BuildInfo{Version:"v3.19.0"}',
     "kubectl version --client": "Client Version: v1.34.0",
     "docker info --format {{json .}}": json.dumps(INFO),
@@ -57,7 +58,8 @@ class Run:
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
     ) -> Outcome:
-        answer = self.answers.get(" ".join(command), Outcome(tuple(command), 1, "", "not stubbed"))
+        line = "helm list" if command[:2] == ["helm", "list"] else " ".join(command)
+        answer = self.answers.get(line, Outcome(tuple(command), 1, "", "not stubbed"))
         return answer if isinstance(answer, Outcome) else Outcome(tuple(command), 0, answer)
 
 
@@ -339,6 +341,25 @@ def test_backend_context_needs_a_name_that_answers(place: Workplace) -> None:
     right = look(place.settings(lab__context="lab"), machine(environ=environ), "context")["context"]
     assert (right.level, right.found) == (Level.OK, "lab: Kubernetes v1.34.0")
     assert place.api.names("configmaps") == []
+
+
+def test_a_context_that_the_run_would_refuse_is_not_ready(place: Workplace) -> None:
+    environ, settings = kubeconfig(place), place.settings(lab__context="lab")
+    kai = Run(helm_list=json.dumps([{"name": "kai", "namespace": "kai", "chart": "kai-scheduler-v0.16.8"}]))
+
+    def found(run: Run | None = None) -> str:
+        finding = look(settings, machine(run, environ=environ), "context")["context"]
+        assert finding.level is Level.BLOCKED
+        assert finding.fix
+        return finding.found
+
+    assert "KAI Scheduler is there (release kai in namespace kai)" in found(kai)
+    place.api.put("configmaps", "kube-system", "kai-lab-owner", data={"lab": "other", "id": "x", "since": "monday"})
+    assert "used by lab 'other' with another state folder, since monday" in found()
+    place.api.unknown.clear()
+    place.api.put("queues", "", "team-a")
+    assert "team-a" in found()
+    assert not settings.lab_dir.exists(), "the doctor only looks"
 
 
 def test_registries_are_asked_by_their_mirrors(place: Workplace) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from kai_lab_pipeline.backends.kind_owner import KindOwner
 from kai_lab_pipeline.backends.machine import Machine
-from kai_lab_pipeline.backends.owner import read_mark
 from kai_lab_pipeline.backends.ports import fixed_ports
+from kai_lab_pipeline.backends.tenancy import refuse_taken
 from kai_lab_pipeline.backends.toolbox import user_kubeconfig
 from kai_lab_pipeline.clients.docker import Daemon, Docker
 from kai_lab_pipeline.clients.helm import KNOWN_BAD
@@ -341,23 +341,22 @@ class _Doctor:
         if not context:
             fix = "kubectl config get-contexts; then export KAI_LAB_CONTEXT=NAME"
             return [*findings, Finding("context", Level.BLOCKED, "none is named", needed, fix)]
+        needed = "a context that answers and is free for the lab"
         try:
-            persons = user_kubeconfig(self._settings, self._machine.environ)
+            machine = self._machine
+            persons = user_kubeconfig(self._settings, machine.environ)
             content = persons.minimal(context)
-            check_plugin(content, self._machine.run)
+            check_plugin(content, machine.run)
             file = self._scratch / "kubeconfig"
             write_kubeconfig(file, content)
             cluster = Cluster(file, context, shown=persons.where(context))
             version = cluster.version()
-            mark = read_mark(cluster)
+            mark = refuse_taken(cluster, self._settings, machine.run if machine.which("helm") else None)
         except LabError as error:
             found = f"{error.what}. {error.seen}".strip(". ")
-            return [*findings, Finding("context", Level.BLOCKED, found, "a context that answers", error.next_step)]
+            return [*findings, Finding("context", Level.BLOCKED, found, needed, error.next_step)]
         owner = f", used by lab {mark.lab} since {mark.since}" if mark else ""
-        findings.append(
-            Finding("context", Level.OK, f"{context}: Kubernetes {version}{owner}", "a context that answers")
-        )
-        return findings
+        return [*findings, Finding("context", Level.OK, f"{context}: Kubernetes {version}{owner}", needed)]
 
     def _registries(self) -> list[Finding]:
         """Whether the registries of the charts answer; local charts need none."""

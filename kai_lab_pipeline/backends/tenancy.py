@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kai_lab_pipeline.backends.owner import PART_OF, Mark, lab_id
+from kai_lab_pipeline.backends.owner import PART_OF, Mark, lab_id, read_mark
+from kai_lab_pipeline.backends.toolbox import lab_helm
 from kai_lab_pipeline.clients.kubernetes import Cluster, NotFound
+from kai_lab_pipeline.clients.tools import Runner
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.settings import Settings
 
@@ -23,6 +25,19 @@ def taken(context: str, why: str, next_step: str) -> LabError:
 def is_this_labs(mark: Mark, folder: Path) -> bool:
     """Whether a mark is that of the lab with this state folder; a folder that never had a lab is not given an id."""
     return (folder / "id").is_file() and mark.lab_id == lab_id(folder)
+
+
+def refuse_taken(cluster: Cluster, settings: Settings, runner: Runner | None) -> Mark | None:
+    """The mark of a cluster that the lab has or could be given; reads only. `runner`: None where there is no helm.
+
+    Raises LabError as a run would that is to begin there.
+    """
+    refuse_foreign_queues(cluster)
+    mark = read_mark(cluster)
+    refuse_another_lab(cluster.context, mark, settings.lab_dir)
+    if mark is None and runner is not None:
+        handed_over(cluster, settings, lab_helm(settings, runner, cluster).releases())
+    return mark
 
 
 def refuse_another_lab(context: str, mark: Mark | None, folder: Path) -> None:
