@@ -25,6 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ui: drives the Dagster UI in a headless Chromium")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests may take longest begin first: at the end, short ones fill all processes."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0.0), float(marker.args[0]) if marker else 0.0)
+    items.sort(key=lambda item: -longest[item.path])
+
+
 @pytest.fixture(scope="session")
 def rehearsal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[process.ServerHandle]:
     """The rehearsal's API server, without the simulated components, once per test process."""
