@@ -61,9 +61,9 @@ class PullAhead:
                         return
                     if not any(known.is_called(image) for known in there):
                         self._pull(node, image, stop, log)
-        except LabError as error:
+        except (LabError, OSError) as error:
             if not stop.is_set():
-                log(f"images are not pulled ahead, the pods will pull them: {error.what}")
+                log(f"images are not pulled ahead, the pods will pull them: {getattr(error, 'what', error)}")
 
     def _pull(self, node: str, image: str, stop: threading.Event, log: Log) -> None:
         try:
