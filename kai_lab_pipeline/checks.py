@@ -171,7 +171,8 @@ def _judge(lab: Lab, asset: str, wanted: frozenset[str]) -> tuple[tuple[CheckRes
     if seen is not None:
         return lab.judge_asset(asset, seen), "what this run saw when it made the asset"
     deadline_s = min(alone_patience_s(asset, lab.backend.time_scale), lab.settings.deadline_s(asset))
-    settled = lab.look(asset, deadline_s=deadline_s, only=wanted)
+    # All of the asset's checks are waited for: what is kept becomes its newest evidence, by which all are judged later.
+    settled = lab.look(asset, deadline_s=deadline_s)
     return settled.results, LIVE
 
 

@@ -189,11 +189,12 @@ def test_status_says_what_is_built_and_that_the_cluster_answers(lab: LabProject,
 
 def test_checks_are_executed_alone_by_name(lab: LabProject, first: Said) -> None:
     assert first.code == 0
-    said = lab.call("check", "--json", "queues", "cluster.node_ready")
+    said = lab.call("check", "--json", "queues", "cluster.node_ready", "kai_release.sharing_enabled")
     assert said.code == 0, said.text
     jsonschema.validate(said.json, SHAPE)
     assert verdicts(said.json) == {
         "cluster.node_ready": "held",
+        "kai_release.sharing_enabled": "held",
         "queues.queues_exist": "held",
         "queues.default_queue_is_leaf_of_default": "held",
         "queues.queues_unlimited": "held",
@@ -214,7 +215,15 @@ def test_the_report_can_be_written_anew(lab: LabProject, first: Said) -> None:
     assert str(page) in said.out
     told = lab.call("report", "--json")
     jsonschema.validate(told.json, SHAPE)
-    assert told.json["counts"]["held"] == 8
+    assert told.json["counts"]["held"] == 8, "a check that was executed alone left nothing half-seen behind"
+
+
+def test_a_run_that_makes_the_report_alone_judges_all_that_is_in_it(lab: LabProject, first: Said) -> None:
+    assert first.code == 0
+    said = lab.run("run", "--select", "boundary_report")
+    assert said.code == 0, said.text
+    assert "Claims: 8 held. Boundary: expected." in said.out
+    assert "Evidence:" not in said.out
 
 
 def test_down_takes_everything_away_and_can_be_said_twice(lab: LabProject, first: Said) -> None:
@@ -234,6 +243,12 @@ def test_down_takes_everything_away_and_can_be_said_twice(lab: LabProject, first
     told = lab.call("status", "--json").json
     assert told["cluster"] == {"exists": False}
     assert sum(row["passed"] for row in told["assets"]) == 0, "nothing that is gone stays green"
+    page = (lab.report_dir / "report.html").read_bytes()
+    report = lab.call("report")
+    assert report.code == 3, report.text
+    assert "There is no evidence to report on" in report.err
+    assert "Left out, because it was taken away at" in report.err
+    assert (lab.report_dir / "report.html").read_bytes() == page, "the last report stays"
     gone = lab.call("down", "--all")
     assert gone.code == 0, gone.text
     assert not lab.settings.state_root.exists()

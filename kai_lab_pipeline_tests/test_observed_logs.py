@@ -46,6 +46,9 @@ class StandInCluster:
         self.pods = pods
         self.asked: list[str] = []
 
+    def incarnation(self) -> str:
+        return "the cluster"
+
     def objects(self, resource: str, **_: Any) -> list[dict[str, Any]]:
         return list(self.pods) if resource == "pods" else []
 

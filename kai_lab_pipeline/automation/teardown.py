@@ -25,6 +25,7 @@ def tear_down_job(group: Group) -> dg.JobDefinition:
             try:
                 tear_down(opened, torn)
             finally:
+                opened.state.note_gone(torn.gone)
                 mark_gone(context.instance, group, "torn down", torn.gone)
         for line in torn.done:
             context.log.info(line)

@@ -237,6 +237,7 @@ def _read_observation(folder: Path, notes: list[str]) -> Observation:
         logs=tuple(_read_logs(folder, notes)),
         run_id=str(observed["run_id"]) if observed.get("run_id") else None,
         observed_at=parse_time(observed.get("observed_at")),
+        cluster=str(observed["cluster"]) if observed.get("cluster") else None,
     )
 
 
@@ -325,7 +326,11 @@ def _files(seen: Observation) -> Iterator[tuple[Path, str]]:
         yield folder / f"{_safe(log.container)}{_LOG}", log.text
         if log.previous is not None:
             yield folder / f"{_safe(log.container)}{_PREVIOUS}", log.previous
-    observed = {"run_id": seen.run_id, "observed_at": _rfc3339(seen.observed_at) if seen.observed_at else None}
+    observed = {
+        "run_id": seen.run_id,
+        "observed_at": _rfc3339(seen.observed_at) if seen.observed_at else None,
+        "cluster": seen.cluster,
+    }
     if any(observed.values()):
         yield Path(_OBSERVED), _dump({key: value for key, value in observed.items() if value})
 

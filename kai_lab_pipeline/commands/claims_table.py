@@ -29,6 +29,9 @@ def print_claims(console: Console, judgement: Judgement, diagnosis: Diagnosis | 
     """Print claims with their verdicts, what is known of why, then every check that did not hold with both sides."""
     from rich.table import Table
 
+    if not judgement.claims:
+        console.print("No claim is judged by what was made.")
+        return
     marked = " (SIMULATED: nothing here was shown on a real cluster)" if judgement.backend == "rehearsal" else ""
     table = Table(title=f"The lab's claims on backend {told(judgement.backend)}{marked}", title_justify="left")
     table.add_column("#", justify="right")

@@ -85,6 +85,7 @@ def _down(settings: Settings, *, forget: bool, linked: bool) -> Torn:
             tear_down(lab, torn)
         finally:
             if torn.gone and lab.state.recorded() is not None:
+                lab.state.note_gone(torn.gone)
                 _tell_dagster(settings, torn.gone)
     finally:
         lab.release()

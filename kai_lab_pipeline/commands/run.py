@@ -31,6 +31,7 @@ from kai_lab_pipeline.workbench.lab import Lab, descendants
 from kai_lab_pipeline.workbench.reporting import report_lab
 from kai_lab_pipeline.workbench.state import LabState, WriteLock
 
+BOUNDARY, REPORT = "reservation_boundary", "boundary_report"
 INVOCATION_TAG = "kai_lab/invocation"
 
 
@@ -125,16 +126,22 @@ def _execute(settings: Settings, assets: Sequence[str], out: Any) -> tuple[str, 
 
 
 def _judged(lab: Lab, assets: Sequence[str], *, partial: bool) -> tuple[Judgement, Diagnosis, Path | None]:
-    """Judge and diagnose this run's assets; a run that ended before its report gets one from the evidence there is."""
-    only = [f"{asset}.{check.name}" for asset in assets for check in CHECKS.get(asset, ())]
+    """Judge and diagnose this run's assets; a run that ended before its report gets one from the evidence there is.
+
+    The boundary is told where this run looked at it; the report alone is judged as it was made.
+    """
     evidence = lab.newest_evidence()
-    seen = lab.of_this_run(evidence, assets)
-    judgement = lab.judge(seen, only=only)
+    if list(assets) == [REPORT]:
+        seen, judgement = evidence, lab.judge(evidence)
+    else:
+        only = [f"{asset}.{check.name}" for asset in assets for check in CHECKS.get(asset, ())]
+        seen = lab.of_this_run(evidence, assets)
+        judgement = lab.judge(lab.of_this_run(seen, [BOUNDARY]), only=only)
     diagnosis = diagnose_run(lab, seen, judgement)
     made = lab.state.reports / lab.run_id
     if (made / "report.html").is_file():
         return judgement, diagnosis, made
-    if partial and "boundary_report" not in assets:
+    if partial and REPORT not in assets:
         return judgement, diagnosis, None
     report_lab(lab)
     return judgement, diagnosis, made
@@ -176,4 +183,5 @@ def _tell_report(out: Any, lab: Lab, made: Path | None, report_dir: Path | None)
     folder = report_dir or lab.state.latest_report
     said = f"Report: {folder / 'report.html'} (also report.md, report.json, junit.xml)"
     out.print(said, style="bold", markup=False, soft_wrap=True)
-    out.print(f"Evidence: {lab.bundle_dir}", markup=False, soft_wrap=True)
+    if any(path.is_file() for path in lab.bundle_dir.rglob("*")):  # the report alone looks at nothing
+        out.print(f"Evidence: {lab.bundle_dir}", markup=False, soft_wrap=True)

@@ -42,6 +42,8 @@ class Observation:
     run_id: str | None = None
     """The run that made this observation, where known."""
     observed_at: datetime | None = None
+    cluster: str | None = None
+    """Which cluster it was: uid of its kube-system namespace, where known."""
 
     def objects(self, resource: str) -> tuple[K8sObject, ...] | None:
         """Objects of a plural resource name, or None when that list was not captured."""

@@ -21,6 +21,7 @@ from kai_lab_pipeline.lab.spec import CANNOT_HOLD_WITHOUT, CHECKS, UPSTREAM, Exp
 from kai_lab_pipeline.lab.verdict import CheckResult, Excuse, Judgement, Verdict
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import Applier
+from kai_lab_pipeline.workbench.newest import newest
 from kai_lab_pipeline.workbench.nights import StoredSet
 from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.parent import end_with
@@ -156,11 +157,10 @@ class Lab:
         asset: str,
         *,
         deadline_s: float | None = None,
-        only: frozenset[str] | None = None,
         hopeless: Container[str] = (),
     ) -> Settled:
         """Observe an asset until its checks hold or the deadline (seconds) is over, and keep what was seen."""
-        settled = self.settle(asset, deadline_s=deadline_s, only=only, hopeless=hopeless)
+        settled = self.settle(asset, deadline_s=deadline_s, hopeless=hopeless)
         self.keep(asset, settled.observation)
         return settled
 
@@ -169,7 +169,6 @@ class Lab:
         asset: str,
         *,
         deadline_s: float | None = None,
-        only: frozenset[str] | None = None,
         hopeless: Container[str] = (),
     ) -> Settled:
         """Observe an asset until its checks hold or the deadline (seconds) is over; nothing is kept."""
@@ -180,7 +179,6 @@ class Lab:
                 lambda observation: self.judge_asset(asset, observation),
                 deadline_s=self.settings.deadline_s(asset) if deadline_s is None else deadline_s,
                 log=self.log,
-                only=only,
                 hopeless=hopeless,
             )
 
@@ -231,16 +229,15 @@ class Lab:
         return _SEEN.get(folder / asset) or bundle.read_observation(folder, asset)
 
     def newest_evidence(self) -> Evidence:
-        """Each asset's newest observation over all runs of this lab, as one evidence; empty when there is none."""
-        newest: dict[str, tuple[str, Path]] = {}
-        for path in self.state.evidence.glob("*/*/observed.json"):
-            seen_at, asset = _observed_at(path), path.parent.name
-            if asset in UPSTREAM and seen_at > newest.get(asset, ("", path))[0]:
-                newest[asset] = (seen_at, path.parent.parent)
-        found = {asset: self._observation(folder, asset) for asset, (_, folder) in newest.items()}
+        """Each asset's newest observation over all runs of this lab, as one evidence; empty when there is none.
+
+        Only of what is there now; what was left out as gone is told in the notes.
+        """
+        known = newest(self.state)
+        found = {asset: self._observation(folder, asset) for asset, folder in known.bundles.items()}
         observations = {asset: seen for asset, seen in found.items() if seen is not None}
         latest = max((seen.observed_at for seen in observations.values() if seen.observed_at), default=now())
-        return self.evidence_of(observations, latest)
+        return replace(self.evidence_of(observations, latest), notes=known.notes)
 
     def of_this_run(self, evidence: Evidence, assets: Iterable[str]) -> Evidence:
         """`evidence` without what other runs saw of these assets: a run that could not look must not pass by memory."""
@@ -343,13 +340,6 @@ def ancestors(asset: str) -> list[str]:
 def descendants(asset: str) -> list[str]:
     """Assets of the lab that are built on `asset`, in the order of the lab's steps."""
     return [name for name in UPSTREAM if asset in ancestors(name)]
-
-
-def _observed_at(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8")).get("observed_at") or "")
-    except (OSError, ValueError):
-        return ""  # half-written by a killed run: an older observation counts
 
 
 def _node_names(seen: Observation) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Backend
@@ -127,6 +128,10 @@ class Observer:
             with suppress(ApiError):
                 self._remove_canary()
 
+    @cached_property
+    def _incarnation(self) -> str:
+        return self.cluster.incarnation()
+
     def observe(self, asset: str, *, refused: bool = False) -> Observation:
         """Everything the checks of `asset` may need, seen now. Raises LabError when the API server is gone.
 
@@ -142,6 +147,7 @@ class Observer:
             logs=tuple(self._logs(self._sources(asset, refused), resources.get("pods") or ())),
             run_id=self.run_id,
             observed_at=now(),
+            cluster=self._incarnation,
         )
 
     def observe_for_gates(self, assets: Iterable[str]) -> Observation:

@@ -54,15 +54,13 @@ def settle(
     *,
     deadline_s: float,
     log: Log,
-    only: Container[str] | None = None,
     hopeless: Container[str] = (),
 ) -> Settled:
     """Observe `asset` until its checks hold, none of them can still turn, or `deadline_s` seconds have passed.
 
     What was seen once and is out of sight at the deadline (a reservation pod between two attempts) is looked for as
-    long again: what is kept should tell what there was. `only` names the checks to wait for (all by default). Once none
-    but `hopeless` ones are missing, a part of the deadline is enough. What is waited for is logged when it changes, not
-    each look.
+    long again: what is kept should tell what there was. Once none but `hopeless` ones are missing, a part of the
+    deadline is enough. What is waited for is logged when it changes, not each look.
     Raises LabError when the API server does not answer at all.
     """
     started = time.monotonic()
@@ -74,7 +72,7 @@ def settle(
             changes.clear()
             observation = observer.observe(asset)
             looks += 1
-            results = tuple(result for result in judge(observation) if only is None or result.check in only)
+            results = judge(observation)
             waited = time.monotonic() - started
             settled = Settled(observation, results, waited, looks)
             turning = [result for result in settled.mismatches if result.finding.transient]

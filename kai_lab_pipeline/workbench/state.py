@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,6 +23,8 @@ from kai_lab_pipeline.settings import Settings
 FORMAT = 1
 LIVING = "living"
 """File with the incarnation on which the pinned lab was built for an upgrade to meet."""
+GONE = "gone.json"
+"""File with when what was taken away: what was seen of it before is no evidence of what is there."""
 NATURE = "nature.json"
 """File with how NVML gets into pods on the lab's cluster, for when that is gone."""
 
@@ -111,6 +113,17 @@ class LabState:
                 next_step="Make it writable, free some space, or set KAI_LAB_STATE_DIR to another folder.",
             ) from error
         return self
+
+    def note_gone(self, assets: Iterable[str]) -> None:
+        """Note that these assets were taken away now: what was seen of them before says nothing about the lab."""
+        write_atomic(self.folder / GONE, json.dumps({**self.gone(), **dict.fromkeys(assets, now_text())}))
+
+    def gone(self) -> dict[str, str]:
+        """When each asset that was ever taken away was (last); a note that cannot be read is none."""
+        try:
+            return {str(asset): str(when) for asset, when in dict(json.loads((self.folder / GONE).read_text())).items()}
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def forget_cluster(self) -> None:
         """Keep what runs have seen and told, and nothing that says which cluster it was: made again, it may be on
