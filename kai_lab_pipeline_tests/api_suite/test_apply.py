@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kai_lab_pipeline_tests.api_suite.support import APPLY, Api, deployment, refusal
+from kai_lab_pipeline_tests.api_suite.support import APPLY, Api, deployment, pod, refusal
 
 
 def config(name: str, **data: str) -> dict[str, Any]:
@@ -99,15 +99,16 @@ def test_ports_are_keyed_with_their_default_protocol(api: Api, namespace: str) -
 
 
 def test_status_has_its_own_managers(api: Api, namespace: str) -> None:
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/d"
-    api.apply(path, deployment("d"), "m")
-    status = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "status": {"replicas": 3}}
+    # A pod that nobody schedules: of a workload a real controller writes the status too, and may be there first.
+    path = f"/api/v1/namespaces/{namespace}/pods/p"
+    api.apply(path, pod("p", schedulerName="nobody"), "m")
+    status = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": {"message": "ours"}}
     applied = api.apply(f"{path}/status", status, "m")
-    assert applied["status"]["replicas"] == 3
-    assert applied["spec"]["replicas"] == 1
+    assert applied["status"]["message"] == "ours"
+    assert applied["spec"]["containers"]
     assert {e.get("subresource") for e in applied["metadata"]["managedFields"]} == {None, "status"}
     # applying the spec again leaves the status alone
-    assert api.apply(path, deployment("d"), "m")["status"]["replicas"] == 3
+    assert api.apply(path, pod("p", schedulerName="nobody"), "m")["status"]["message"] == "ours"
 
 
 def test_apply_in_dry_run(api: Api, configmaps: str) -> None:
