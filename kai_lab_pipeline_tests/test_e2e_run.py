@@ -105,6 +105,8 @@ def test_a_first_run_builds_the_lab_and_holds_every_claim(lab: LabProject, first
         assert claim.statement[:40] in first.out, first.text
     assert "Claims: 8 held. Boundary: expected." in first.out
     assert str(lab.report_dir / "report.html") in first.out
+    captured = [path for path in (lab.folder / ".dagster_home" / "storage").rglob("*") if path.is_file()]
+    assert captured == [], "nothing stands between the run and the terminal"
     assert first.err == "", "progress belongs on standard output, and nothing else was to be said"
 
 
