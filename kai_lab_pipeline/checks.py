@@ -59,7 +59,7 @@ def _checks_of(group: Group, asset: str) -> dg.AssetChecksDefinition:
             for check in expectations
         ]
 
-    @dg.multi_asset_check(name=f"{group.name}_{asset}_checks", specs=specs, can_subset=True, pool=group.pool)
+    @dg.multi_asset_check(name=group.checks_of(asset), specs=specs, can_subset=True, pool=group.pool)
     def checks(context: dg.AssetCheckExecutionContext, lab: LabResource) -> Iterator[dg.AssetCheckResult]:
         wanted = frozenset(key.name for key in context.selected_asset_check_keys)
         with told():

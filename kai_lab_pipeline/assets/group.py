@@ -35,6 +35,10 @@ class Group:
         """Concurrency pool of the group's steps, which are those that hold the lab."""
         return f"lab-{self.name}"
 
+    def checks_of(self, asset: str) -> str:
+        """Name of the step that evaluates an asset's checks."""
+        return f"{self.name}_{asset}_checks"
+
     def key(self, asset: str) -> dg.AssetKey:
         """The key of a lab asset in this group; charts/* and manifests/* are shared by all groups."""
         shared = "/" in asset

@@ -18,6 +18,7 @@ from dagster._core.system_config.objects import ResolvedRunConfig
 
 from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.step import LabResource, lab_of_run
+from kai_lab_pipeline.automation.order import in_order
 from kai_lab_pipeline.automation.quick_history import quick_history
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.mendable import MENDABLE
@@ -74,7 +75,7 @@ class _Holding(dg.Executor):
             # free meanwhile is held by the whole run as well.
             executor = InProcessExecutor(self.retries)
         with quick_history():
-            yield from executor.execute(plan_context, execution_plan)
+            yield from executor.execute(plan_context, in_order(execution_plan, self._groups))
 
 
 def _hold(context: PlanOrchestrationContext, group: Group) -> None:
