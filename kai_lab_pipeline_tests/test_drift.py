@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,18 @@ from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.checks import alone_patience_s
 from kai_lab_pipeline.clients.helm import Helm, nested
 from kai_lab_pipeline.clients.kubernetes import Cluster
-from kai_lab_pipeline.rehearsal.client import RESOURCES, create_request, patch_request
+from kai_lab_pipeline.rehearsal.client import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    RESOURCES,
+    STRATEGIC_PATCH,
+    create_request,
+    patch_request,
+)
 from kai_lab_pipeline.rehearsal.components.kai_binder import ALLOCATION_TIMEOUT_S
 from kai_lab_pipeline.settings import Chart
-from kai_lab_pipeline.workbench.drift import drift_of, owner_of
+from kai_lab_pipeline.workbench.drift import drift_of
+from kai_lab_pipeline.workbench.steps import apply, install
 from kai_lab_pipeline_tests.lab_project import make_project
 from kai_lab_pipeline_tests.living_lab import LivingLab, living_lab
 from kai_lab_pipeline_tests.rehearsal_lab import NODE
@@ -34,10 +43,25 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivingLab]:
 
 
 def by_hand(
-    lab: LivingLab, plural: str, name: str, patch: Mapping[str, Any], manager: str, namespace: str | None = None
+    lab: LivingLab,
+    plural: str,
+    name: str,
+    patch: Any,
+    manager: str,
+    namespace: str | None = None,
+    kind: str = MERGE_PATCH,
 ) -> None:
     with lab.cluster() as cluster:
-        cluster.api.send(patch_request(RESOURCES[plural], namespace, name, patch, manager))
+        cluster.api.send(patch_request(RESOURCES[plural], namespace, name, patch, manager, content_type=kind))
+
+
+def container(name: str, **fields: Any) -> dict[str, Any]:
+    """A strategic patch of one container of a workload."""
+    return {"spec": {"template": {"spec": {"containers": [{"name": name, **fields}]}}}}
+
+
+def texts(lab: LivingLab, asset: str) -> list[str]:
+    return [drift.text() for drift in drift_of(lab.lab(), asset)]
 
 
 def red(outcome: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -90,7 +114,7 @@ def test_a_component_scaled_down_by_hand_comes_back_with_its_release(lab: Living
     with lab.cluster() as cluster:
         cluster.wait_for("deployments", "kai-operator", lambda obj: not obj["status"].get("readyReplicas"), "no pods")
     (drift,) = drift_of(lab.lab(), "kai_release")
-    assert drift.what == "Deployment kai-operator: spec.replicas is 0"
+    assert drift.what == "Deployment kai-operator: spec.replicas is 0, not 1"
     assert drift.who.startswith("written by kubectl at ")
     ran = lab.remake("kai_release")
     assert (ran.success, ran.changed) == (True, ("kai_release",)), ran.said
@@ -117,11 +141,159 @@ def test_what_somebody_else_runs_in_the_mock_s_namespace_is_no_drift_of_it(lab: 
             assert drift_of(lab.lab(), "nvml_mock_release") == []
             by_hand(lab, "daemonsets", "nvml-mock", {"spec": {"minReadySeconds": 5}}, "kubectl-edit", "default")
             (drift,) = drift_of(lab.lab(), "nvml_mock_release")
-            assert drift.what == "DaemonSet nvml-mock: spec.minReadySeconds is 5"
+            assert drift.what == "DaemonSet nvml-mock: spec.minReadySeconds was added: 5"
+            done = install(lab.lab(), "nvml_mock")
+            assert "because DaemonSet nvml-mock spec.minReadySeconds was changed by hand" in done.summary
+            assert "; put back DaemonSet nvml-mock spec.minReadySeconds" in done.summary
+            assert "their-app" not in done.summary
+            assert cluster.get("daemonsets", "their-app", "default") is not None
         finally:
-            by_hand(lab, "daemonsets", "nvml-mock", {"spec": {"minReadySeconds": None}}, "kubectl-edit", "default")
             cluster.delete("daemonsets", "their-app", "default")
     assert drift_of(lab.lab(), "nvml_mock_release") == []
+    assert not install(lab.lab(), "nvml_mock").changed
+
+
+def test_a_component_put_right_by_hand_is_no_drift(lab: LivingLab) -> None:
+    for replicas in (0, 1):
+        by_hand(lab, "deployments", "kai-operator", {"spec": {"replicas": replicas}}, "kubectl", "kai-scheduler")
+    assert texts(lab, "kai_release") == []
+
+
+def test_what_an_operator_makes_is_told_without_its_secrets_and_made_anew(lab: LivingLab) -> None:
+    patch = container("binder", env=[{"name": "TOKEN", "value": "s3cr3t-value"}])
+    by_hand(lab, "deployments", "binder", patch, "kubectl-set", "kai-scheduler", STRATEGIC_PATCH)
+    (text,) = texts(lab, "kai_release")
+    said = "Deployment binder: spec.template.spec.containers[name=binder].env[name=TOKEN] was written; "
+    assert text.startswith(f"{said}written by kubectl-set at 20")
+    with lab.cluster() as cluster:
+        before = cluster.get("deployments", "binder", "kai-scheduler")
+        assert install(lab.lab(), "kai_scheduler").summary.endswith("; put back Deployment binder")
+
+        def is_back(deployment: Mapping[str, Any]) -> bool:
+            anew = before is not None and deployment["metadata"]["uid"] != before["metadata"]["uid"]
+            return bool(anew and (deployment.get("status") or {}).get("readyReplicas"))
+
+        cluster.wait_for("deployments", "binder", is_back, "made anew")
+    assert texts(lab, "kai_release") == []
+
+
+def test_kai_s_config_edited_by_hand_is_named_and_put_back(lab: LivingLab) -> None:
+    spec = {"binder": {"plugins": {"hamicore": {"enabled": False}}}, "global": {"replicaCount": 1, "qps": 5}}
+    by_hand(lab, "configs", "kai-config", {"spec": spec}, "kubectl-edit")
+    shown = sorted(text.partition(";")[0] for text in texts(lab, "kai_release"))
+    assert shown == [
+        "Config kai-config: spec.binder.plugins.hamicore.enabled is False",
+        "Config kai-config: spec.global.qps is 5",
+    ]
+    assert "Config kai-config spec.global.qps" in install(lab.lab(), "kai_scheduler").summary
+    assert texts(lab, "kai_release") == []
+    lab.lab().settle("kai_release")
+
+
+def test_a_webhook_that_was_narrowed_by_hand_is_as_its_chart_has_it_again(lab: LivingLab) -> None:
+    name = "kai-resource-isolator-mutating"
+    with lab.cluster() as cluster:
+        before = cluster.get("mutatingwebhookconfigurations", name)
+    assert before is not None
+    hooks = [{**hook, "namespaceSelector": {"matchLabels": {"nope": "x"}}} for hook in before["webhooks"]]
+    by_hand(lab, "mutatingwebhookconfigurations", name, {"webhooks": hooks}, "kubectl-edit")
+    field = "webhooks[name=vgpu.lib.kai-resource-isolator.io].namespaceSelector"
+    found = texts(lab, "isolator_release")
+    assert all(text.startswith(f"MutatingWebhookConfiguration {name}: {field}") for text in found)
+    assert any("; written by kubectl-edit at 20" in text for text in found)
+    assert "put back" in install(lab.lab(), "kai_resource_isolator").summary
+    assert texts(lab, "isolator_release") == []
+    with lab.cluster() as cluster:
+        after = cluster.get("mutatingwebhookconfigurations", name)
+    assert after is not None
+    assert after["webhooks"] == before["webhooks"]
+    assert not lab.lab().settle("isolator_release").mismatches
+
+
+def test_the_mock_s_label_taken_from_the_node_comes_back_with_its_release(lab: LivingLab) -> None:
+    by_hand(lab, "nodes", NODE, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}}, "kubectl-label")
+    done = install(lab.lab(), "nvml_mock")
+    assert re.search(r"already deployed .*; restarted nvml-mock-\w+ because gpu_present_label was broken", done.summary)
+    assert done.changed
+    assert not lab.lab().settle("nvml_mock_release").mismatches
+    assert not lab.lab().settle("device_plugin").mismatches
+
+
+@pytest.mark.parametrize(
+    ("asset", "plural", "name", "patch", "said"),
+    [
+        ("nvidia_runtime_class", "runtimeclasses", "nvidia", {"scheduling": {"nodeSelector": {"disk": "ssd"}}},
+         "RuntimeClass nvidia: scheduling.nodeSelector was added"),
+        ("queues", "queues", "default-queue", {"spec": {"priority": 5}},
+         "Queue default-queue: spec.priority was added: 5"),
+        ("queues", "queues", "default", {"metadata": {"labels": {"team": "a"}}},
+         "Queue default: metadata.labels.team was added: a"),
+    ],
+)  # fmt: skip
+def test_what_was_added_by_hand_is_found_and_removed(
+    lab: LivingLab, asset: str, plural: str, name: str, patch: Mapping[str, Any], said: str
+) -> None:
+    with lab.cluster() as cluster:
+        before = cluster.get(plural, name)
+    by_hand(lab, plural, name, patch, "kubectl-edit")
+    (text,) = texts(lab, asset)
+    assert text.startswith(f"{said}; written by kubectl-edit at 20")
+    done = apply(lab.lab(), asset)
+    assert done.changed
+    assert f"configured (removed what was added by hand: {said.partition(': ')[2].split()[0]})" in done.summary
+    assert texts(lab, asset) == []
+    assert not apply(lab.lab(), asset).changed
+    with lab.cluster() as cluster:
+        after = cluster.get(plural, name)
+    assert before is not None
+    assert after is not None
+    parts = [{key: value for key, value in obj.items() if key not in ("metadata", "status")} for obj in (before, after)]
+    assert parts[0] == parts[1]
+
+
+class TestTheDevicePlugin:
+    NAME = "nvidia-device-plugin-mock"
+
+    def edit(self, lab: LivingLab, patch: Any, kind: str) -> None:
+        by_hand(lab, "daemonsets", self.NAME, patch, "kubectl-edit", "kube-system", kind)
+
+    def repaired(self, lab: LivingLab) -> str:
+        done = apply(lab.lab(), "device_plugin")
+        assert texts(lab, "device_plugin") == []
+        assert not lab.lab().settle("device_plugin").mismatches
+        return done.summary
+
+    def test_a_second_container_is_found_and_removed(self, lab: LivingLab) -> None:
+        self.edit(lab, container("sidecar", image="busybox", command=["false"]), STRATEGIC_PATCH)
+        (text,) = texts(lab, "device_plugin")
+        assert f"{self.NAME}: spec.template.spec.containers[name=sidecar] was added; written by kubectl-edit" in text
+        assert "removed what was added by hand: spec.template.spec.containers[name=sidecar]" in self.repaired(lab)
+        with lab.cluster() as cluster:
+            obj = cluster.get("daemonsets", self.NAME, "kube-system")
+        assert obj is not None
+        assert [item["name"] for item in obj["spec"]["template"]["spec"]["containers"]] == ["nvidia-device-plugin"]
+
+    def test_who_wrote_a_field_that_is_owned_as_one_value_is_told(self, lab: LivingLab) -> None:
+        self.edit(lab, {"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}, MERGE_PATCH)
+        (text,) = texts(lab, "device_plugin")
+        assert "spec.template.spec.nodeSelector.disk was added: ssd; written by kubectl-edit at 20" in text
+        self.repaired(lab)
+
+    def test_an_item_that_was_taken_out_is_found_though_the_list_is_ours(self, lab: LivingLab) -> None:
+        path = "/spec/template/spec/containers/0/volumeMounts/1"
+        self.edit(lab, [{"op": "remove", "path": path}], JSON_PATCH)
+        (text,) = texts(lab, "device_plugin")
+        mount = "containers[name=nvidia-device-plugin].volumeMounts[mountPath=/var/lib/kubelet/device-plugins]"
+        assert f"spec.template.spec.{mount} is gone; {NOT_RECORDED}" in text
+        assert self.repaired(lab) == f"DaemonSet {self.NAME} configured"
+
+
+def test_a_pod_labelled_by_hand_is_replaced(lab: LivingLab) -> None:
+    pod = "kai-whole-gpu"
+    by_hand(lab, "pods", pod, {"metadata": {"labels": {"debug": "me"}}}, "kubectl-label", "default")
+    assert texts(lab, "whole_gpu_pod")[0].startswith(f"Pod {pod}: metadata.labels.debug was added: me; written by kub")
+    assert apply(lab.lab(), "whole_gpu_pod").summary == f"Pod {pod} replaced (metadata.labels.debug was added by hand)"
+    assert texts(lab, "whole_gpu_pod") == []
 
 
 def test_a_runtime_class_deleted_by_hand_is_made_again(lab: LivingLab) -> None:
@@ -153,18 +325,6 @@ def test_an_edited_manifest_is_no_drift(lab: LivingLab) -> None:
     with lab.edited("manifests/queues.yaml", "overQuotaWeight: 1", "overQuotaWeight: 2"):
         assert drift_of(lab.lab(), "queues") == []
         assert set(lab.not_in_sync()) == {"queues"}
-
-
-def test_the_newest_owner_of_a_field_is_named() -> None:
-    entries = [
-        {"manager": "kai-lab", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:spec": {"f:a": {}, "f:b": {}}}},
-        {"manager": "kubectl-edit", "time": "2026-01-02T00:00:00Z", "fieldsV1": {"f:spec": {"f:a": {}}}},
-    ]
-    obj = {"metadata": {"managedFields": entries}}
-    assert owner_of(obj, ("spec", "a")) == ("kubectl-edit", "2026-01-02T00:00:00Z")
-    assert owner_of(obj, ("spec", "b")) == ("kai-lab", "2026-01-01T00:00:00Z")
-    assert owner_of(obj, ("spec", "c")) == ("", "")
-    assert owner_of({"metadata": {}}, ("spec", "a")) == ("", "")
 
 
 def test_the_schedule_is_off_and_skips_where_there_is_nothing_to_look_at(

@@ -134,6 +134,10 @@ class Backend(Protocol):
         """
         ...
 
+    def manifest(self, chart: Chart) -> Sequence[Mapping[str, Any]]:
+        """The objects of a release as its chart made them, without hooks (``helm get manifest``)."""
+        ...
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         """Rows of ``helm list -A -a -o json``."""
         ...

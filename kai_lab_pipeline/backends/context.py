@@ -235,6 +235,9 @@ class ContextBackend:
     def render(self, chart: Chart, archive: Path) -> Sequence[Mapping[str, Any]]:
         return lab_helm(self._settings, self.tools.run, self._cluster()).template(chart, archive)
 
+    def manifest(self, chart: Chart) -> Sequence[Mapping[str, Any]]:
+        return lab_helm(self._settings, self.tools.run, self.connect()).manifest(chart.release, chart.namespace)
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases(self.connect()).rows()
 

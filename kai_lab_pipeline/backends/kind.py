@@ -150,6 +150,9 @@ class KindBackend:
     def render(self, chart: Chart, archive: Path) -> Sequence[Mapping[str, Any]]:
         return self._helm.template(chart, archive)
 
+    def manifest(self, chart: Chart) -> Sequence[Mapping[str, Any]]:
+        return self._helm.manifest(chart.release, chart.namespace)
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         return self._releases().rows()
 

@@ -219,6 +219,11 @@ class RehearsalBackend:
                 values=dict(chart.values),
             )
 
+    def manifest(self, chart: Chart) -> Sequence[Mapping[str, Any]]:
+        handle = self._handle()
+        with _told():
+            return helm.manifest(handle.url, handle.token, release=chart.release, namespace=chart.namespace)
+
     def releases(self) -> Sequence[Mapping[str, Any]]:
         handle = self._handle()
         with _told():

@@ -222,11 +222,12 @@ class Helm:
             *value_options(chart.values),
             what=f"helm could not render {chart.release} {chart.version}",
         )
-        try:
-            documents = list(yaml.load_all(outcome.stdout, Loader=_Loader))
-        except yaml.YAMLError as error:
-            raise ToolError(outcome, f"helm rendered no YAML for {chart.release} {chart.version}") from error
-        return [document for document in documents if isinstance(document, dict)]
+        return _documents(outcome, f"helm rendered no YAML for {chart.release} {chart.version}")
+
+    def manifest(self, release: str, namespace: str) -> list[dict[str, Any]]:
+        """What the newest revision of a release has put on the cluster, without its hooks."""
+        what = f"The manifest of {release} cannot be read"
+        return _documents(self._call("get", "manifest", release, "-n", namespace, what=what), what)
 
     def rollback(self, release: str, revision: str, namespace: str, *, log: Log) -> Outcome:
         """Go back to a revision; the outcome is returned whatever it is, because healing goes on either way."""
@@ -314,6 +315,14 @@ def _parsed(outcome: Outcome, kind: type) -> Any:
     except ValueError as error:
         raise ToolError(outcome, "helm printed no JSON") from error
     return parsed if isinstance(parsed, kind) else kind()
+
+
+def _documents(outcome: Outcome, what: str) -> list[dict[str, Any]]:
+    try:
+        documents = list(yaml.load_all(outcome.stdout, Loader=_Loader))
+    except yaml.YAMLError as error:
+        raise ToolError(outcome, what) from error
+    return [document for document in documents if isinstance(document, dict)]
 
 
 def _chart_version(file: Path) -> str | None:

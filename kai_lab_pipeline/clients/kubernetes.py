@@ -35,6 +35,7 @@ __all__ = [
     "FIELD_MANAGER",
     "KAI_GROUPS",
     "KINDS",
+    "REPAIR_MANAGER",
     "REQUEST_TIMEOUT_S",
     "ApiError",
     "Cluster",
@@ -50,6 +51,8 @@ __all__ = [
 
 FIELD_MANAGER = "kai-lab"
 """Field manager of everything the lab applies: managedFields then say what is ours."""
+REPAIR_MANAGER = "kai-lab-repair"
+"""Field manager of what the lab sets back in objects of a chart: what it writes there is no sign that they are ours."""
 REQUEST_TIMEOUT_S = 30.0
 KINDS: Mapping[str, tuple[str, str]] = {
     "nodes": ("v1", "Node"),
@@ -262,13 +265,19 @@ class Cluster:
         )
 
     def patch(
-        self, resource: str, name: str, change: Mapping[str, Any], *, namespace: str | None = None
+        self,
+        resource: str,
+        name: str,
+        change: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        manager: str = FIELD_MANAGER,
     ) -> dict[str, Any]:
-        """JSON merge patch, for labels and annotations: it cannot meet a conflict."""
+        """JSON merge patch: it cannot meet a conflict, takes fields away with null, and replaces a list as a whole."""
         return self._call(
             "PATCH",
             self._path(resource, namespace, name),
-            query=[("fieldManager", FIELD_MANAGER)],
+            query=[("fieldManager", manager)],
             body=dict(change),
             content_type="application/merge-patch+json",
             what=f"patch {resource}/{name}",

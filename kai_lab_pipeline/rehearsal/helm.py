@@ -37,6 +37,7 @@ __all__ = [
     "heal",
     "install_or_upgrade",
     "list_releases",
+    "manifest",
     "provide_image",
     "template",
     "uninstall",
@@ -152,6 +153,13 @@ def list_releases(url: str, token: str) -> list[dict[str, str]]:
     """The rows of ``helm list -A -a -o json``: the newest revision of every release, by name."""
     with SyncApi(url, token) as api:
         return [releases.row(record) for record in releases.all_newest(api)]
+
+
+def manifest(url: str, token: str, *, release: str, namespace: str) -> list[Object]:
+    """The objects of ``helm get manifest``; none where there is no such release."""
+    with SyncApi(url, token) as api:
+        newest = releases.newest(api, namespace, release)
+        return list(newest["objects"]) if newest else []
 
 
 def provide_image(url: str, token: str, node: str, image: str) -> bool:

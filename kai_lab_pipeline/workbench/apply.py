@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import Backend, Log, StepFacts
-from kai_lab_pipeline.clients.kubernetes import Cluster, Invalid
+from kai_lab_pipeline.clients.kubernetes import REPAIR_MANAGER, ApiError, Cluster, Invalid
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
+from kai_lab_pipeline.lab.field_owners import Change, changed_by_hand, content_of, readable, restoring
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.ownership import is_foreign, refuse_foreign
 from kai_lab_pipeline.workbench.patience import retry_transient, wait_gone
@@ -23,7 +24,6 @@ MANIFESTS: Mapping[str, str] = {
 """The manifest of each asset that is one; the device plugin's is named in lab.toml."""
 REPLACEABLE = ("RuntimeClass",)
 """Kinds besides pods with fields that cannot change (a RuntimeClass's handler) and that hold no state of their own."""
-_NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 POD_END_S = 60.0
 """Longest time a replaced pod gets to end, real seconds: busybox's sleep ignores TERM for its 30 s of grace."""
 
@@ -88,7 +88,18 @@ class Applier:
             return self._replace(obj, f"what cannot be changed is different ({error.message[:160]})")
         if before is None:
             return "created", attempts
-        return "unchanged" if content_of(before) == content_of(after) else "configured", attempts
+        removed = self._take_away(obj, resource, after)
+        said = "unchanged" if content_of(before) == content_of(after) else "configured"
+        return f"configured (removed what was added by hand: {removed})" if removed else said, attempts
+
+    def _take_away(self, obj: Mapping[str, Any], resource: str, after: Mapping[str, Any]) -> str:
+        """Remove what a hand has added to an object and an apply therefore leaves; returns what that was, or ''."""
+        added, made = additions(self.cluster, obj, after)
+        if added:
+            patch = restoring(after, made, [change.path for change in added])
+            meta = obj["metadata"]
+            self.cluster.patch(resource, meta["name"], patch, namespace=meta.get("namespace"), manager=REPAIR_MANAGER)
+        return ", ".join(readable(change.path) for change in added)
 
     def _as_it_was(self, obj: Mapping[str, Any], resource: str, before: Mapping[str, Any]) -> str:
         """Somebody else's object serves when it is what the manifest says; else the step stops. Raises LabError."""
@@ -130,11 +141,35 @@ class Applier:
         return retry_transient(call, what=what, deadline_s=self.deadline_s, log=self.log)
 
 
-def content_of(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """What a manifest decides about an object: without its status, which controllers go on writing, and bookkeeping."""
-    content = {key: value for key, value in obj.items() if key not in _NOT_CONTENT}
-    content["metadata"] = {part: obj["metadata"].get(part) or {} for part in ("labels", "annotations")}
-    return content
+def additions(
+    cluster: Cluster, obj: Mapping[str, Any], applied: Mapping[str, Any]
+) -> tuple[list[Change], Mapping[str, Any]]:
+    """What hands have written into an applied object besides what its manifest says, and how it would come out new.
+
+    An apply gives back only what it names: what somebody else has added stays (server-side apply). Raises ApiError
+    where the API server does not answer.
+    """
+    if not changed_by_hand(applied, obj):
+        return [], obj  # nothing at all that the manifest does not say
+    made = as_made(cluster, obj)
+    return changed_by_hand(applied, made), made
+
+
+def as_made(cluster: Cluster, obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An object as it comes out when it is made anew, with its defaults, by a dry-run under another name.
+
+    The object as it was given where the API server refuses that. Raises ApiError where it does not answer.
+    """
+    try:
+        return cluster.apply(_renamed(obj), dry_run=True)
+    except ApiError as error:
+        if error.code == 0:
+            raise
+        return obj
+
+
+def _renamed(obj: Mapping[str, Any]) -> dict[str, Any]:
+    return {**obj, "metadata": {**obj["metadata"], "name": f"{obj['metadata']['name']}-probe"}}
 
 
 def _why_replace(cluster: Cluster, obj: Mapping[str, Any], living: Mapping[str, Any]) -> str | None:
@@ -150,8 +185,11 @@ def _why_replace(cluster: Cluster, obj: Mapping[str, Any], living: Mapping[str, 
     for part in ("labels", "annotations"):
         if (wanted["metadata"].get(part) or {}) != (living["metadata"].get(part) or {}):
             return f"its {part} differ from the manifest"
-    fresh = {**obj, "metadata": {**obj["metadata"], "name": f"{obj['metadata']['name']}-probe"}}
-    if _injected(cluster.apply(fresh, dry_run=True)) != _injected(living):
+    made = cluster.apply(_renamed(obj), dry_run=True)
+    added = changed_by_hand(wanted, made)
+    if added:
+        return f"{readable(added[0].path)} was added by hand"
+    if _injected(made) != _injected(living):
         return "a pod made now would be given other mounts, variables or runtime class"
     return None
 

@@ -1,27 +1,28 @@
 """What was changed on the live cluster by somebody else, read from who owns each field.
 
-A server-side dry-run of what the lab applies, compared with what is there, shows the fields that differ. managedFields
-tell the manager that owns a field now and when it last wrote; who took an object or a field away is kept nowhere.
+A server-side dry-run of what the lab applies, compared with what is there, shows the fields that differ; what somebody
+added shows in who owns it. managedFields tell the manager that owns a field now and when it last wrote; who took an
+object or a field away is kept nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, ApiError, Cluster
+from kai_lab_pipeline.lab.field_owners import Change, differences, owner_of
 from kai_lab_pipeline.lab.spec import RELEASED
-from kai_lab_pipeline.workbench.apply import MANIFESTS, content_of
+from kai_lab_pipeline.workbench.apply import MANIFESTS, additions
 from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.ownership import is_foreign
+from kai_lab_pipeline.workbench.release_changes import changes_of_release
 from kai_lab_pipeline.workbench.steps import GPU_RESOURCE, gpu_labels, objects_of
 
-Path = tuple[str, ...]
+LOOKS = 5
+"""How often an object is looked at again that is written all the time."""
 _COMPONENT_OF = {asset: component for component, asset in RELEASED.items()}
-_OF_RELEASES = ("deployments", "daemonsets")
-_HANDS = ("kubectl", "k9s", "lens", "headlamp", "freelens", "octant", "python", "node-fetch", "curl", "unknown")
-"""Field managers behind which a person or a script stands; any other one is a controller's or an installer's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def drift_of(lab: Lab, asset: str) -> list[Drift]:
     """Differences of one asset on the live cluster. Raises LabError when the API server does not answer."""
     cluster = lab.backend.connect()
     if asset in MANIFESTS or asset == "device_plugin":
-        return [drift for obj in objects_of(lab, asset) for drift in _of_object(cluster, asset, obj)]
+        return [drift for obj in objects_of(lab, asset) for drift in _of_object(lab, cluster, asset, obj)]
     if asset == "labelled_node":
         return list(_of_labels(cluster, gpu_labels(lab)))
     if asset in _COMPONENT_OF:
@@ -49,27 +50,45 @@ def drift_of(lab: Lab, asset: str) -> list[Drift]:
     return []
 
 
-def _of_object(cluster: Cluster, asset: str, obj: Mapping[str, Any]) -> Iterator[Drift]:
-    meta = obj["metadata"]
+def _of_object(lab: Lab, cluster: Cluster, asset: str, obj: Mapping[str, Any]) -> Iterator[Drift]:
+    meta, resource = obj["metadata"], cluster.resource_of(obj)
     name = f"{obj['kind']} {meta['name']}"
-    living = cluster.find(cluster.resource_of(obj), meta["name"], namespace=meta.get("namespace"))
-    if living is None:
-        yield Drift(asset, f"{name} is not there")
-        return
-    if meta.get("deletionTimestamp") or living["metadata"].get("deletionTimestamp"):
-        yield Drift(asset, f"{name} is being deleted")
-        return
-    try:
-        wanted = cluster.apply(obj, dry_run=True)
-    except ApiError as error:
-        if error.code == 0:
-            raise
-        return  # what cannot be applied any more is an edited manifest, or a check's finding: not somebody's change
-    for path, there, should in _differences(content_of(living), content_of(wanted)):
-        manager, when = owner_of(living, path)
-        if manager == FIELD_MANAGER:
-            continue  # ours as it was applied: the manifest was edited since, which is not drift
-        yield Drift(asset, f"{name}: {'.'.join(path)} is {there}, not {should}", _who(manager, when))
+    changes: list[Change] = []
+    for _ in range(LOOKS):
+        living = cluster.find(resource, meta["name"], namespace=meta.get("namespace"))
+        if living is None:
+            yield Drift(asset, f"{name} is not there")
+            return
+        if living["metadata"].get("deletionTimestamp"):
+            yield Drift(asset, f"{name} is being deleted")
+            return
+        try:
+            changes = _changes(lab, cluster, obj, living)
+        except ApiError as error:
+            if error.code == 0:
+                raise
+            return  # what cannot be applied any more is an edited manifest, or a check's finding: nobody's change
+        after = cluster.find(resource, meta["name"], namespace=meta.get("namespace")) if changes else living
+        if _version(after) == _version(living):
+            break  # else somebody, such as a controller, wrote it between the two looks that were compared
+    for change in changes:
+        yield Drift(asset, f"{name}: {change.text()}", _who(change.manager, change.when))
+
+
+def _changes(lab: Lab, cluster: Cluster, obj: Mapping[str, Any], living: Mapping[str, Any]) -> list[Change]:
+    wanted = cluster.apply(obj, dry_run=True)
+    changes = [
+        change
+        for change in differences(living, wanted)
+        if change.manager != FIELD_MANAGER  # ours as it was applied: the manifest was edited since, which is no drift
+    ]
+    if is_foreign(lab.backend, cluster.resource_of(obj), living):
+        return changes
+    return changes + additions(cluster, obj, wanted)[0]
+
+
+def _version(obj: Mapping[str, Any] | None) -> Any:
+    return obj["metadata"].get("resourceVersion") if obj else None
 
 
 def _of_labels(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Drift]:
@@ -81,7 +100,7 @@ def _of_labels(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Drift]:
             if key not in labels:
                 yield Drift("labelled_node", f"Node {name}: label {key} is gone")
             elif labels[key] != value:
-                manager, when = owner_of(node, ("metadata", "labels", key))
+                manager, when = owner_of(node, ("f:metadata", "f:labels", f"f:{key}"))
                 if manager != FIELD_MANAGER:
                     what = f"Node {name}: label {key} is {labels[key]!r}, not {value!r}"
                     yield Drift("labelled_node", what, _who(manager, when))
@@ -93,76 +112,9 @@ def _of_release(lab: Lab, cluster: Cluster, asset: str) -> Iterator[Drift]:
     if not any(row["namespace"] == chart.namespace for row in rows):
         yield Drift(asset, f"helm release {chart.release} is not in namespace {chart.namespace}")
         return
-    # What a chart's own controller makes carries no name of a release; in a namespace of everybody, nor does theirs.
-    unnamed = None if chart.namespace in SHARED_NAMESPACES else chart.release
-    for resource in _OF_RELEASES:
-        for obj in cluster.objects(resource, namespace=chart.namespace):
-            marks = obj["metadata"].get("annotations") or {}
-            if marks.get("meta.helm.sh/release-name", unnamed) != chart.release:
-                continue
-            for path, manager, when in _by_hand(obj):
-                what = f"{obj['kind']} {obj['metadata']['name']}: {'.'.join(path)} is {_value(obj, path)}"
-                yield Drift(asset, what, _who(manager, when))
-
-
-def _by_hand(obj: Mapping[str, Any]) -> Iterator[tuple[Path, str, str]]:
-    """Fields of the spec whose owner is no installer and no controller."""
-    for entry in obj["metadata"].get("managedFields") or ():
-        manager = str(entry.get("manager") or "unknown")
-        if entry.get("subresource") == "status" or not manager.lower().startswith(_HANDS):
-            continue
-        for path in _leaves((entry.get("fieldsV1") or {}).get("f:spec") or {}, ("spec",)):
-            if "annotations" not in path:  # `kubectl rollout restart` stamps the template: a restart, no other content
-                yield path, manager, str(entry.get("time") or "")
-
-
-def _leaves(fields: Mapping[str, Any], path: Path) -> Iterator[Path]:
-    below = {key: value for key, value in fields.items() if key.startswith("f:")}
-    if not below:
-        yield path
-    for key, value in below.items():
-        yield from _leaves(value or {}, (*path, key.removeprefix("f:")))
-
-
-def owner_of(obj: Mapping[str, Any], path: Path) -> tuple[str, str]:
-    """Who owns a field and when they last wrote (RFC 3339); the newest where several do, empty where nobody does."""
-    owners = [
-        (str(entry.get("time") or ""), str(entry.get("manager") or ""))
-        for entry in obj["metadata"].get("managedFields") or ()
-        if _owns(entry.get("fieldsV1") or {}, path)
-    ]
-    when, manager = max(owners, default=("", ""))
-    return manager, when
-
-
-def _owns(fields: Mapping[str, Any], path: Path) -> bool:
-    for part in path:
-        found = fields.get(f"f:{part}")
-        if found is None:
-            return False
-        fields = found
-    return True
+    for change in changes_of_release(lab, cluster, _COMPONENT_OF[asset], chart):
+        yield Drift(asset, change.text(), _who(change.manager, change.when))
 
 
 def _who(manager: str, when: str) -> str:
     return f"written by {manager} at {when}" if manager else ""
-
-
-def _differences(there: Any, should: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Paths at which two values differ; a list counts as one value."""
-    if isinstance(there, Mapping) and isinstance(should, Mapping):
-        for key in _keys(there, should):
-            yield from _differences(there.get(key), should.get(key), (*path, key))
-    elif there != should:
-        yield path, there, should
-
-
-def _keys(one: Iterable[str], other: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys((*one, *other)))
-
-
-def _value(obj: Mapping[str, Any], path: Path) -> Any:
-    found: Any = obj
-    for part in path:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found

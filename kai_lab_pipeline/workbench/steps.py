@@ -17,8 +17,11 @@ from kai_lab_pipeline.settings import Chart
 from kai_lab_pipeline.workbench.apply import POD_END_S, manifest_of
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.patience import wait_gone
+from kai_lab_pipeline.workbench.release_changes import ReleaseChange, changes_of_release, put_back
 
 GPU_RESOURCE = "nvidia.com/gpu"
+MOCK_LABEL = "gpu_present_label"
+"""The check on the label that nvml-mock writes on its node."""
 REPAIR_PATIENCE_S = 15.0
 """How long a release that is as wanted gets to be in order before it is applied again, seconds of a real cluster."""
 
@@ -68,8 +71,8 @@ def label_nodes(lab: Lab) -> StepFacts:
 def install(lab: Lab, component: str) -> StepFacts:
     """Install or upgrade a component's chart release; one that is as wanted and in order is left alone.
 
-    Helm compares releases, not what is on the cluster: where the release is the same and its checks are broken all the
-    same, it is applied again, which writes over what somebody changed by hand.
+    Helm compares releases, not what is on the cluster: where the release is the same, and its checks are broken or
+    somebody changed by hand what it consists of, it is applied again, and what helm leaves of the change is put back.
     """
     chart = lab.settings.charts.by_component()[component]
     facts = lab.backend.install(component, chart, lab.log)
@@ -81,10 +84,52 @@ def install(lab: Lab, component: str) -> StepFacts:
     patience_s = max(REPAIR_PATIENCE_S * lab.backend.time_scale, 2.0)
     found = lab.settle(asset, deadline_s=min(patience_s, lab.settings.deadline_s(asset))).mismatches
     broken = [result.check for result in found if result.verdict is Verdict.BROKEN]
-    if not broken:
+    changes = changes_of_release(lab, lab.backend.connect(), component, chart)
+    if not broken and not changes:
         return facts
+    repaired = facts
+    if changes or set(broken) != {MOCK_LABEL}:
+        repaired = _applied_again(lab, component, chart, broken, changes)
+    return _label_again(lab, chart, repaired) if MOCK_LABEL in broken else repaired
+
+
+def _applied_again(
+    lab: Lab, component: str, chart: Chart, broken: Collection[str], changes: Collection[ReleaseChange]
+) -> StepFacts:
     repaired = lab.backend.install(component, chart, lab.log, repair=True)
-    return replace(repaired, summary=f"{repaired.summary}, applied again because {', '.join(broken)} was broken")
+    why = [f"{check} was broken" for check in broken]
+    why += [f"{name} was changed by hand" for name in dict.fromkeys(change.where() for change in changes)]
+    summary = f"{repaired.summary}, applied again because {', '.join(why)}"
+    left = put_back(lab.backend.connect(), changes, lab.log)
+    return replace(repaired, summary=f"{summary}; put back {', '.join(left)}" if left else summary)
+
+
+def _label_again(lab: Lab, chart: Chart, facts: StepFacts) -> StepFacts:
+    """Restart the mock's pods: they label their node once, when they start, and helm sees no reason to (0.3.0)."""
+    names = [str(pod["metadata"]["name"]) for pod in _mock_pods(lab, chart)]
+    _restart(lab, chart, names, "its node has not got the mock's label")
+    if not names:
+        return facts
+    said = f"{facts.summary}; restarted {', '.join(names)} because {MOCK_LABEL} was broken"
+    return replace(facts, summary=said, changed=True)
+
+
+def _mock_pods(lab: Lab, chart: Chart) -> list[dict[str, Any]]:
+    pods = lab.backend.connect().objects("pods", namespace=chart.namespace)
+    return [
+        pod for pod in pods if _is_of_daemonset(pod, chart.release) and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def _restart(lab: Lab, chart: Chart, names: Collection[str], why: str) -> None:
+    """Delete pods that their DaemonSet makes anew, and wait until they are gone."""
+    cluster = lab.backend.connect()
+    for name in names:
+        lab.log(f"restarting pod {name}: {why}")
+        cluster.delete("pods", name, namespace=chart.namespace)
+    deadline_s = max(POD_END_S * lab.backend.time_scale, 10.0)
+    for name in names:
+        wait_gone(cluster, "pods", name, namespace=chart.namespace, deadline_s=deadline_s)
 
 
 def _on_its_image(lab: Lab, chart: Chart, facts: StepFacts) -> StepFacts:
@@ -93,23 +138,14 @@ def _on_its_image(lab: Lab, chart: Chart, facts: StepFacts) -> StepFacts:
     An image that was made anew keeps its name, so neither helm nor the DaemonSet sees a reason to. Nothing is done
     where the digests agree or either is not known.
     """
-    cluster, image = lab.backend.connect(), lab.settings.image.nvml_mock.name
-    pods = cluster.objects("pods", namespace=chart.namespace)
-    mine = [
-        pod for pod in pods if _is_of_daemonset(pod, chart.release) and not pod["metadata"].get("deletionTimestamp")
-    ]
+    image, mine = lab.settings.image.nvml_mock.name, _mock_pods(lab, chart)
     known = lab.backend.image_digests() if mine else {}
     stale = [
         str(pod["metadata"]["name"])
         for pod in mine
         if _runs_another(pod, image, known.get(str(pod["spec"].get("nodeName")), frozenset()))
     ]
-    for name in stale:
-        lab.log(f"pod {name} runs an earlier {image} than its node has now; restarting it")
-        cluster.delete("pods", name, namespace=chart.namespace)
-    deadline_s = max(POD_END_S * lab.backend.time_scale, 10.0)
-    for name in stale:
-        wait_gone(cluster, "pods", name, namespace=chart.namespace, deadline_s=deadline_s)
+    _restart(lab, chart, stale, f"it runs an earlier {image} than its node has now")
     if not stale:
         return facts
     return replace(facts, summary=f"{facts.summary}; restarted {', '.join(stale)}: {image} was made anew", changed=True)

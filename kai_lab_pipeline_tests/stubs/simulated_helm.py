@@ -70,6 +70,11 @@ class SimulatedTools(Tools):
                 raise Answer(json.dumps(self._rows(url, token, namespace, name)))
             case ["get", "values", name, *_]:
                 raise Answer(json.dumps(self._values(url, token, namespace, name)))
+            case ["get", "manifest", name, *_]:
+                from kai_lab_pipeline.rehearsal.helm import manifest
+
+                objects = manifest(url, token, release=name, namespace=namespace)
+                raise Answer("".join(f"---\n{json.dumps(obj)}\n" for obj in objects))
             case ["uninstall" | "upgrade", *_]:
                 self._change(url, token, scale, namespace, arguments)
             case _:
