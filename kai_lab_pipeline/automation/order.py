@@ -1,8 +1,8 @@
 """The lab's order in a run whose selection skips a link.
 
 Dagster orders direct neighbours alone: of KAI and the shared pod, selected without the queues and the pod between them,
-it would begin with both at once. Here what is selected waits for whatever of its upstream is selected as well, and is not
-executed where a gate there is red, as with a link between them.
+it would begin with both at once. Here what is selected waits for all of its upstream that is selected as well, and is
+not executed where a gate there is red, as with a link between them.
 """
 
 from __future__ import annotations

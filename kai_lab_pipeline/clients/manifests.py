@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -16,6 +17,16 @@ SHARED_POD = "manifests/shared-gpu-pod.yaml"
 WHOLE_POD = "manifests/whole-gpu-pod.yaml"
 """The device plugin's manifest is named in lab.toml."""
 
+
+JUDGED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    CANARY: (("Pod", "default/kai-lab-canary"),),
+    QUEUES: (("Queue", "default"), ("Queue", "default-queue")),
+    RUNTIME_CLASS: (("RuntimeClass", "nvidia"),),
+    SHARED_POD: (("Pod", "default/gpu-sharing-with-isolation"),),
+    WHOLE_POD: (("Pod", "default/kai-whole-gpu"),),
+}
+"""Objects that the checks look for by name, by manifest. Under another name one would be made beside the one of before,
+which is then judged in its place."""
 
 _NAMESPACED = frozenset({"Pod", "DaemonSet", "Deployment", "Service", "ConfigMap"})
 
@@ -53,6 +64,26 @@ def load_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
         if document["kind"] in _NAMESPACED:
             document["metadata"].setdefault("namespace", "default")
     return objects
+
+
+def judged_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
+    """The same of a manifest that is to be applied. Raises ManifestError too when it lacks what the checks look for."""
+    objects = load_manifest(settings, name)
+    there = {(obj["kind"], _full_name(obj)) for obj in objects}
+    for kind, wanted in JUDGED.get(name, ()):
+        if (kind, wanted) not in there:
+            raise ManifestError(
+                f"A manifest has no {kind} {wanted}, which the checks look for",
+                where=str(settings.project_file(name)),
+                seen=", ".join(f"{kind} {found}" for kind, found in sorted(there)),
+                next_step="Put its name (and namespace) back: what was made under it is what would be judged.",
+            )
+    return objects
+
+
+def _full_name(obj: Mapping[str, Any]) -> str:
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
 def lab_queue(settings: Settings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import Backend, Log, StepFacts
 from kai_lab_pipeline.clients.kubernetes import REPAIR_MANAGER, ApiError, Cluster, Invalid
-from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
+from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, judged_manifest
 from kai_lab_pipeline.lab.field_owners import Change, changed_by_hand, content_of, readable, restoring
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.ownership import is_foreign, refuse_foreign
@@ -47,10 +47,10 @@ def file_text(settings: Settings, name: str) -> str:
 
 
 def check_manifests(settings: Settings, assets: Collection[str]) -> None:
-    """Read what these assets apply. Raises ManifestError while nothing is touched yet."""
+    """Read what these assets apply. Raises ManifestError while nothing is touched yet, also for a renamed object."""
     names = [manifest_of(settings, asset) for asset in assets if asset in (*MANIFESTS, "device_plugin")]
     for name in (*names, *([CANARY] if "kai_release" in assets else [])):
-        load_manifest(settings, name)
+        judged_manifest(settings, name)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from kai_lab_pipeline.backends.base import Backend
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, Conflict, NotFound
-from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, WHOLE_POD, lab_queue, load_manifest
+from kai_lab_pipeline.clients.manifests import CANARY, SHARED_POD, WHOLE_POD, judged_manifest, lab_queue, load_manifest
 from kai_lab_pipeline.lab.evidence import ContainerLog, Observation
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.ownership import refuse_foreign
@@ -181,7 +181,7 @@ class Observer:
         """Make the canary pod once; while KAI's admission does not serve yet it is refused, and the next look tries."""
         if self._canary_made:
             return
-        pod = load_manifest(self.settings, CANARY)[0]
+        pod = judged_manifest(self.settings, CANARY)[0]
         try:
             # A canary that is there already was bound by an earlier scheduler: it would prove nothing.
             living = self.cluster.find("pods", pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])

@@ -9,8 +9,8 @@ from typing import Any
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.clients.docker import full_name
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, label_writers
-from kai_lab_pipeline.clients.manifests import load_manifest
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.clients.manifests import judged_manifest, load_manifest
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.spec import RELEASED
 from kai_lab_pipeline.lab.verdict import Verdict
 from kai_lab_pipeline.settings import Chart
@@ -73,8 +73,10 @@ def install(lab: Lab, component: str) -> StepFacts:
 
     Helm compares releases, not what is on the cluster: where the release is the same, and its checks are broken or
     somebody changed by hand what it consists of, it is applied again, and what helm leaves of the change is put back.
+    Raises LabError.
     """
     chart = lab.settings.charts.by_component()[component]
+    _refuse_second(lab, component, chart)
     facts = lab.backend.install(component, chart, lab.log)
     if component == "nvml_mock" and not facts.skipped:
         facts = _on_its_image(lab, chart, facts)
@@ -132,6 +134,25 @@ def _restart(lab: Lab, chart: Chart, names: Collection[str], why: str) -> None:
         wait_gone(cluster, "pods", name, namespace=chart.namespace, deadline_s=deadline_s)
 
 
+def _refuse_second(lab: Lab, component: str, chart: Chart) -> None:
+    """Raises WrongUse where the chart is installed under another name: two of it want the same objects.
+
+    Helm refuses the second one and leaves it failed beside the first, which goes on to be judged.
+    """
+    name = component.replace("_", "-")
+    for row in lab.backend.releases():
+        there = (str(row.get("name")), str(row.get("namespace")))
+        gone = str(row.get("status", "")).startswith("uninstall")
+        if str(row.get("chart", "")).startswith(f"{name}-") and there != (chart.release, chart.namespace) and not gone:
+            raise WrongUse(
+                f"The chart {name} is installed already, under another name",
+                where=f"charts.{component} in lab.toml: release {chart.release} in namespace {chart.namespace}",
+                seen=f"release {there[0]} in namespace {there[1]}, {row.get('status')}",
+                next_step="Put the name back in lab.toml, or take what is there away first: "
+                f"helm uninstall {there[0]} -n {there[1]}",
+            )
+
+
 def _on_its_image(lab: Lab, chart: Chart, facts: StepFacts) -> StepFacts:
     """Restart the mock's pods that run another image than their node now has under that name.
 
@@ -178,7 +199,8 @@ def objects_of(lab: Lab, asset: str) -> list[dict[str, Any]]:
 
 
 def apply(lab: Lab, asset: str) -> StepFacts:
-    """Apply an asset's manifest."""
+    """Apply an asset's manifest. Raises LabError, before anything is touched where it lacks what is judged."""
+    judged_manifest(lab.settings, manifest_of(lab.settings, asset))
     return lab.applier(asset).apply(objects_of(lab, asset))
 
 
