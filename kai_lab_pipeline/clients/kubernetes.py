@@ -271,13 +271,13 @@ class Cluster:
         change: Mapping[str, Any],
         *,
         namespace: str | None = None,
-        manager: str = FIELD_MANAGER,
+        manager: str = "",
     ) -> dict[str, Any]:
         """JSON merge patch: it cannot meet a conflict, takes fields away with null, and replaces a list as a whole."""
         return self._call(
             "PATCH",
             self._path(resource, namespace, name),
-            query=[("fieldManager", manager)],
+            query=[("fieldManager", manager or FIELD_MANAGER)],
             body=dict(change),
             content_type="application/merge-patch+json",
             what=f"patch {resource}/{name}",
