@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -259,3 +260,42 @@ def test_crashed_components_are_started_again(
     asyncio.run(supervise())
     assert starts == ["http://x", "http://x"]
     assert "a component stumbled" in caplog.text
+
+
+def test_a_look_beside_a_tear_down_starts_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / state.STORE).touch()
+    lock = os.open(folder / state.LOCK, os.O_RDWR | os.O_CREAT)
+    real = fcntl.flock
+
+    def torn_down_meanwhile(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        (folder / state.STORE).unlink()  # whoever holds the lock removes the state, and the lock with it
+        (folder / state.LOCK).unlink()
+        os.close(lock)
+        real(descriptor, how)
+
+    real(lock, fcntl.LOCK_EX)
+    monkeypatch.setattr(fcntl, "flock", torn_down_meanwhile)
+    assert process.revive(folder, name="lab") is None
+    assert list(folder.iterdir()) == [], "neither a server nor a file of one"
+    folder.rmdir()
+    assert process.revive(folder, name="lab") is None
+    assert not folder.exists()
+
+
+def test_two_never_hold_the_lock_of_one_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    real = fcntl.flock
+
+    def removed_meanwhile(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        process.stop(folder, forget=True)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with process._locked(folder):
+        held = os.open(folder / state.LOCK, os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            real(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(held)

@@ -12,7 +12,7 @@ from kai_lab_pipeline.backends.given import Given
 from kai_lab_pipeline.backends.kind import KindBackend
 from kai_lab_pipeline.clients.kubeconfig import write_kubeconfig
 from kai_lab_pipeline.commands.down import down_command
-from kai_lab_pipeline.workbench.state import LabState
+from kai_lab_pipeline.workbench.state import REMOVED, LabState
 from kai_lab_pipeline_tests.stubs.workplace import PROJECT, QuickTools, Workplace, make_workplace
 
 NAME = "kai-hami-test"
@@ -98,3 +98,10 @@ def test_a_lab_that_made_nothing_is_forgotten(place: Workplace) -> None:
     assert down_command(everything=True) == 0
     assert not folder.exists()
     assert NAME in place.look()["clusters"]
+
+
+def test_what_a_removal_that_was_cut_off_left_is_removed(place: Workplace) -> None:
+    left = place.settings().state_root / f"{REMOVED}a1" / NAME / "evidence"
+    left.mkdir(parents=True)
+    assert down_command(everything=True) == 0
+    assert not place.settings().state_root.exists()

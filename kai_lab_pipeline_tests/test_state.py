@@ -121,3 +121,44 @@ def test_a_look_at_who_holds_the_lab_gets_in_nobodys_way(tmp_path: Path, monkeyp
     monkeypatch.setattr(fcntl, "flock", noted)
     assert WriteLock(tmp_path).holder() is None
     assert taken == [("write.lock.guard", fcntl.LOCK_EX), ("write.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)]
+
+
+def test_a_lab_that_is_removed_is_nobodys_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    lock, seen = WriteLock(folder), folder / "evidence"
+    seen.touch()
+    lock.acquire("down-1", "tearing the lab down")
+    released = WriteLock.release
+
+    def looked_at(self: WriteLock) -> None:
+        assert not folder.exists(), "it is out of the way before anybody else can hold it"
+        released(self)
+
+    monkeypatch.setattr(WriteLock, "release", looked_at)
+    aside = lock.move_away()
+    assert [path.name for path in (aside / "lab").iterdir() if path.name == "evidence"] == ["evidence"]
+    monkeypatch.setattr(WriteLock, "release", released)
+    folder.mkdir()
+    another = WriteLock(folder)
+    another.acquire("run-2", "the next run")
+    shutil.rmtree(aside)
+    assert folder.is_dir()
+    another.release()
+
+
+def test_a_writer_that_meets_a_removal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    holder = WriteLock(folder)
+    holder.acquire("down-1", "tearing the lab down")
+    waiting, opened = WriteLock(folder), fcntl.flock
+
+    def after_the_removal(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", opened)  # the next one has the guard's file open, and had to wait
+        holder.move_away()
+        opened(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_removal)
+    with pytest.raises(WrongUse, match="taken away at this very moment"):
+        waiting.acquire("run-2", "the next run")

@@ -142,23 +142,25 @@ class RehearsalBackend:
                 next_step=f"Begin with the cluster, which is made anew for it: kai-lab run --scenario {wanted}.",
             )
         handle = process.find(self._folder)
-        if handle is not None:
-            return handle
-        if not self.cluster_exists():
+        if handle is None:
+            # The server stopped (idle, killed, rebooted) and left its state: it goes on where it was.
+            idle_stop_s = self._settings.rehearsal.idle_stop_s
+            with _told():
+                handle = process.revive(self._folder, name=self._settings.lab.name, idle_stop_s=idle_stop_s)
+        if handle is None:
             raise LabError(
                 "The lab has no cluster",
                 where=str(self._folder),
                 next_step="Materialise 'cluster' first, or the whole lab with 'kai-lab run'.",
             )
-        # The server stopped (idle, killed, rebooted) and left its state: it goes on where it was.
-        return self._ensure(self._living_options())
+        return handle
 
-    def _ensure(self, options: Mapping[str, Any] | None = None) -> process.ServerHandle:
+    def _ensure(self) -> process.ServerHandle:
         with _told():
             return process.ensure(
                 self._folder,
                 name=self._settings.lab.name,
-                options=options or self._options(),
+                options=self._options(),
                 idle_stop_s=self._settings.rehearsal.idle_stop_s,
             )
 

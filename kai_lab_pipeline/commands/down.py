@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from kai_lab_pipeline.commands.common import INFRASTRUCTURE, OK, console, dagster_instance, say_error, settings_with
-from kai_lab_pipeline.lab.errors import LabError
+from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import BACKENDS, Settings
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights
-from kai_lab_pipeline.workbench.state import LabState, WriteLock
+from kai_lab_pipeline.workbench.state import REMOVED, LabState, WriteLock
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
 TRACES = {"kind": "kind.json", "rehearsal": "rehearsal", "context": "given.json"}
@@ -63,10 +63,20 @@ def down_command(*, everything: bool) -> int:
 
 
 def _sweep(settings: Settings, keys: Collection[str]) -> None:
-    """Remove what version sets left whose cluster is gone and that no verdict tells of: nothing links to it."""
+    """Remove what version sets left whose cluster is gone and that no verdict tells of: nothing links to it.
+
+    With it what is left of folders whose removal was cut off.
+    """
     for folder in (settings.state_root / key for key in keys):
-        if folder.is_dir() and not (folder / "lab.json").exists() and WriteLock(folder).holder() is None:
-            shutil.rmtree(folder)
+        if folder.is_dir() and not (folder / "lab.json").exists():
+            lock = WriteLock(folder)
+            with suppress(WrongUse):  # a run is at work on it
+                lock.acquire("sweep", "removing what a version set left")
+                lock.move_away()
+    for folder in settings.state_root.glob(f"{REMOVED}*"):
+        shutil.rmtree(folder)
+    with suppress(OSError):  # other labs may be in it
+        settings.state_root.rmdir()
 
 
 def _where_it_is(settings: Settings) -> Settings:
@@ -87,14 +97,12 @@ def _down(settings: Settings, *, forget: bool, linked: bool) -> Torn:
             if torn.gone and lab.state.recorded() is not None:
                 lab.state.note_gone(torn.gone)
                 _tell_dagster(settings, torn.gone)
+        if forget and linked and not torn.leftovers:
+            lab.state.forget_cluster()
+        elif forget and not torn.leftovers:
+            lab.remove_folder()
     finally:
         lab.release()
-    if forget and linked and not torn.leftovers:
-        lab.state.forget_cluster()
-    elif forget and not torn.leftovers:
-        shutil.rmtree(lab.state.folder)
-        with suppress(OSError):  # other labs may be in it
-            settings.state_root.rmdir()
     return torn
 
 

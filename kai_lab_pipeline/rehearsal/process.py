@@ -65,20 +65,38 @@ def ensure(
 
     Raises: RehearsalError when the folder cannot be written or the server does not come up.
     """
-    wanted = dict(options or {})
     with _locked(state_dir):
-        record = _alive(state_dir)
-        if record is not None and record.get("options") == wanted:
-            return _handle(state_dir, record, started=False)
-        if record is not None:
-            _stop_process(state_dir, record)
-        try:
-            state.write_private(state_dir / state.OPTIONS, json.dumps(wanted))
-        except (OSError, TypeError) as error:
-            raise _unwritable(state_dir, error) from error
-        record = _start(state_dir, name, idle_stop_s)
-        _write_kubeconfig(state_dir, name, record)
-        return _handle(state_dir, record, started=True)
+        return _ensured(state_dir, name, dict(options or {}), idle_stop_s)
+
+
+def revive(state_dir: Path, *, name: str, idle_stop_s: float = 1800) -> ServerHandle | None:
+    """The server of a state folder that is kept, started as it last was; None where no state is: nothing is made.
+
+    Raises: RehearsalError as `ensure` does.
+    """
+    if not state_dir.is_dir():
+        return None
+    with _locked(state_dir):
+        # Looked at again with the lock held: a tear-down may have been at work until now.
+        if not any((state_dir / kept).exists() for kept in (state.SERVER, state.STORE)):
+            (state_dir / state.LOCK).unlink(missing_ok=True)
+            return None
+        return _ensured(state_dir, name, state.read_json(state_dir / state.OPTIONS) or {}, idle_stop_s)
+
+
+def _ensured(state_dir: Path, name: str, wanted: dict[str, Any], idle_stop_s: float) -> ServerHandle:
+    record = _alive(state_dir)
+    if record is not None and record.get("options") == wanted:
+        return _handle(state_dir, record, started=False)
+    if record is not None:
+        _stop_process(state_dir, record)
+    try:
+        state.write_private(state_dir / state.OPTIONS, json.dumps(wanted))
+    except (OSError, TypeError) as error:
+        raise _unwritable(state_dir, error) from error
+    record = _start(state_dir, name, idle_stop_s)
+    _write_kubeconfig(state_dir, name, record)
+    return _handle(state_dir, record, started=True)
 
 
 def stop(state_dir: Path, *, forget: bool = False) -> bool:
@@ -99,11 +117,9 @@ def stop(state_dir: Path, *, forget: bool = False) -> bool:
                     if path.is_dir():
                         shutil.rmtree(path)
                     path.unlink(missing_ok=True)
+                (state_dir / state.LOCK).unlink(missing_ok=True)
             except OSError as error:
                 raise _unwritable(state_dir, error) from error
-    if forget:
-        with contextlib.suppress(OSError):
-            (state_dir / state.LOCK).unlink()
     return record is not None
 
 
@@ -118,17 +134,27 @@ def _unwritable(state_dir: Path, error: Exception) -> RehearsalError:
 
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    """One at a time per state folder."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(state_dir / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _unwritable(state_dir, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    """One at a time per state folder; also after whoever held the lock before has removed it with the state."""
+    lock = state_dir / state.LOCK
+    while True:
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(state_dir, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(lock, descriptor):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False
 
 
 def _alive(state_dir: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,10 @@ class Lab:
 
     def release(self) -> None:
         self._lock().release()
+
+    def remove_folder(self) -> None:
+        """Remove the state folder of this lab, which is held, and release it."""
+        shutil.rmtree(self._lock().move_away())
 
     def _lock(self) -> WriteLock:
         return _LOCKS.setdefault(self.state.folder, WriteLock(self.state.folder))

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +23,8 @@ from kai_lab_pipeline.settings import Settings
 FORMAT = 1
 LIVING = "living"
 """File with the incarnation on which the pinned lab was built for an upgrade to meet."""
+REMOVED = ".removed-"
+"""How folders begin in which a lab's folder is being removed."""
 GONE = "gone.json"
 """File with when what was taken away: what was seen of it before is no evidence of what is there."""
 NATURE = "nature.json"
@@ -176,7 +178,14 @@ class WriteLock:
                 self.release()
             if self._held is not None:
                 return self._taken_by
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError as error:
+                raise WrongUse(
+                    "The lab was taken away at this very moment",
+                    where=str(self._path.parent),
+                    next_step="Run it again: the lab is made anew.",
+                ) from error
             try:
                 self._taken_by = self._take(descriptor, owner, purpose)
             except BaseException:
@@ -221,7 +230,7 @@ class WriteLock:
         """Who holds the lab now (owner, purpose, pid, since), or None when it is free or held by this object."""
         if self._held is not None or not self._path.exists():
             return None
-        with self._guarded(), open(self._path, "rb") as file:
+        with suppress(FileNotFoundError), self._guarded(), open(self._path, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -233,6 +242,18 @@ class WriteLock:
         holder = self.holder()
         if holder is not None:
             raise _refused(holder, self._path)
+
+    def move_away(self) -> Path:
+        """Move the folder of a held lab aside, to be removed, and release the lab; returns where the folder is now.
+
+        Nobody becomes its writer in between: whoever comes next makes the lab, and its lock, anew.
+        """
+        folder = self._path.parent
+        aside = Path(tempfile.mkdtemp(prefix=REMOVED, dir=folder.parent)) / folder.name
+        with self._guarded():
+            folder.rename(aside)
+            self.release()
+        return aside.parent
 
     def release(self) -> None:
         if self._held is not None:
