@@ -93,6 +93,24 @@ def test_what_another_lab_tore_down_is_not_gone_here(project: LabProject, cluste
     assert rows(project, "two")["queues"]["sync"] == "gone"
 
 
+def test_what_was_torn_down_is_gone_although_another_lab_made_its_own_since(
+    project: LabProject, clusters: Clusters
+) -> None:
+    made(project, "one", "queues", run_id="1" * 32)
+    made(project, "two", "queues", run_id="2" * 32)
+    settings = of(project, "one")
+    with dagster_instance(settings) as instance:
+        LabState.of(settings).note_gone(["queues"])
+        assert mark_gone(instance, Group("lab", settings), "torn down", ["queues"]) == [], "the newest is of lab two"
+    row = rows(project, "one")["queues"]
+    assert (row["sync"], row["passed"], row["materialised_at"]) == ("gone", 0, None)
+    assert str(row["reason"]).startswith("torn down at ")
+    assert rows(project, "two")["queues"]["passed"] == len(CHECKS["queues"])
+    made(project, "one", "queues", run_id="3" * 32)
+    made(project, "two", "queues", run_id="4" * 32)
+    assert rows(project, "one")["queues"]["sync"] == "unsynced"
+
+
 def test_rows_of_another_backend_under_the_same_name_are_not_shown(project: LabProject, clusters: Clusters) -> None:
     made(project, "one", "queues", run_id="1" * 32, backend="kind")
     row = rows(project, "one")["queues"]

@@ -12,13 +12,15 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._core.storage.event_log.base import AssetRecord
 
 from kai_lab_pipeline.assets.group import Group
-from kai_lab_pipeline.assets.versions import last_made_here, made_in, materialised
+from kai_lab_pipeline.assets.versions import last_made_here, made_in, materialised, materialised_in
 from kai_lab_pipeline.clients.manifests import CANARY
 from kai_lab_pipeline.clients.mirrors import OCI
+from kai_lab_pipeline.lab.evidence import parse_time
 from kai_lab_pipeline.lab.spec import UPSTREAM
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.apply import MANIFESTS
 from kai_lab_pipeline.workbench.lab import ancestors
+from kai_lab_pipeline.workbench.state import LabState
 
 
 class Sync(str, Enum):
@@ -74,8 +76,12 @@ def _state(instance: dg.DagsterInstance, resolver: CachingStaleStatusResolver, g
         return SyncState(Sync.NEVER_MADE)
     elsewhere = made_in(event.asset_materialization)
     if elsewhere not in (None, group.settings.lab.name):
-        known = Sync.UNSYNCED if last_made_here(instance, group, name) is not None else Sync.NEVER_MADE
-        return SyncState(known, f"last made in lab {elsewhere}: labs of one project share the history")
+        reason = f"last made in lab {elsewhere}: labs of one project share the history"
+        here = last_made_here(instance, group, name)
+        if here is None:
+            return SyncState(Sync.NEVER_MADE, reason)
+        gone = _gone_at(group.settings, name, here)
+        return SyncState(Sync.GONE, f"{gone}; {reason}") if gone else SyncState(Sync.UNSYNCED, reason)
     if materialised(instance, group, name) is None:
         return SyncState(Sync.GONE, event.asset_materialization.description or "")
     causes = resolver.get_stale_causes(key)
@@ -83,6 +89,21 @@ def _state(instance: dg.DagsterInstance, resolver: CachingStaleStatusResolver, g
         return SyncState(Sync.IN_SYNC)
     reasons = dict.fromkeys(_reason(name, cause, group.settings) for cause in causes)
     return SyncState(Sync.UNSYNCED, "; ".join(reasons))
+
+
+def _gone_at(settings: Settings, name: str, here: dg.EventLogEntry) -> str:
+    """Since when what was made in this lab is no longer there; empty where it is.
+
+    While another lab's is the newest in the history, only this lab's own folder tells: an event would be taken for that
+    one's end.
+    """
+    found = here.asset_materialization
+    if materialised_in(here) is None and found is not None:
+        return found.description or "no longer there"
+    when = parse_time(LabState.of(settings).gone().get(name))
+    if name == "boundary_report" or when is None or here.timestamp > when.timestamp():
+        return ""
+    return f"torn down at {when.isoformat(timespec='seconds')}: no longer there"
 
 
 def _reason(name: str, cause: StaleCause, settings: Settings) -> str:

@@ -107,7 +107,7 @@ def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any], instance: Dag
     """
     from kai_lab_pipeline.assets.group import Group
     from kai_lab_pipeline.assets.versions import last_made_here, materialised_in, passes_here
-    from kai_lab_pipeline.automation.staleness import sync_states
+    from kai_lab_pipeline.automation.staleness import Sync, sync_states
     from kai_lab_pipeline.definitions import build_definitions
 
     rows = []
@@ -117,9 +117,10 @@ def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any], instance: Dag
     known = built.metadata.get("incarnation") if built is not None else None
     drift = live_drift(lab, str(known.value) if known is not None else None, cluster)
     for name in ASSETS:
-        event = last_made_here(instance, group, name)
+        gone = states[name].sync is Sync.GONE
+        event = None if gone else last_made_here(instance, group, name)
         checks = [check.name for check in CHECKS.get(name, ())]
-        passed = [check for check in checks if passes_here(instance, group, name, check)]
+        passed = [check for check in checks if not gone and passes_here(instance, group, name, check)]
         rows.append(
             {
                 "asset": name,
@@ -189,7 +190,11 @@ def _print(found: dict[str, Any]) -> None:
         table.add_column(column)
     for row in found["assets"]:
         at = row["materialised_at"]
-        when = datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at else "never"
+        when = (
+            datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+            if at
+            else ("" if row["sync"] == "gone" else "never")
+        )
         counted = f"{row['passed']}/{row['checks']}" if row["checks"] else ""
         style = _STYLE.get(row["sync"], "yellow")
         table.add_row(row["asset"], when, (row["run_id"] or "")[:8], counted, f"[{style}]{row['sync']}[/]")
