@@ -21,6 +21,7 @@ from kai_lab_pipeline.automation.nightly import (
     nightly_schedule,
 )
 from kai_lab_pipeline.automation.partitions import CANDIDATE_GATES, VERSION_SETS
+from kai_lab_pipeline.automation.reload import reload_on_edit_sensor
 from kai_lab_pipeline.automation.sensors import report_of_a_red_run
 from kai_lab_pipeline.automation.teardown import tear_down_job
 from kai_lab_pipeline.checks import lab_checks
@@ -46,6 +47,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             report_of_a_red_run,
             new_chart_versions_sensor(settings),
             after_candidate_sensor(settings, night, matrix),
+            reload_on_edit_sensor(settings, build_definitions),
         ],
         schedules=[nightly_schedule(settings, night), drift_schedule()],
         executor=lab_executor(settings, (lab, candidate)),

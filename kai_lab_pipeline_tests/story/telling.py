@@ -123,7 +123,8 @@ every column but the seconds (those of one machine with two cores, and other wor
 
 An asset is *unsynced* when what it is built from has changed (its manifest, its values or version in lab.toml, what is
 in a chart of this machine), or when what it stands on is another one than it was built with. The UI shows it as a
-badge, `kai-lab status` with the reason.
+badge, some seconds after an edit (its sensor `reload_on_edit` has it read the project again, once no run is at work),
+`kai-lab status` with the reason.
 A change travels: the next asset becomes unsynced when the one before it came out differently, and stays in sync when it
 came out the same; a red gate stops what lies behind it. The column *made again* holds what that came to in all, until
 nothing was unsynced any more; what is **bold** changed something on the cluster, the rest looked, found all in order
