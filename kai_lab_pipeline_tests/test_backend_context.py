@@ -16,7 +16,7 @@ from kai_lab_pipeline.backends.context import ContextBackend
 from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
-from kai_lab_pipeline_tests.stubs.api import ApiStub, ready
+from kai_lab_pipeline_tests.stubs.api import ApiStub, ready, status
 from kai_lab_pipeline_tests.stubs.workplace import QuickTools, Workplace, make_workplace
 
 NODE = "kai-hami-test-control-plane"
@@ -219,6 +219,29 @@ def test_a_kai_release_of_others_is_refused_unless_it_is_handed_over(place: Work
     assert (
         place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["release.kai.their-kai"] == "installed"
     )
+
+
+def test_what_a_handed_over_kai_made_is_the_labs_to_remove(place: Workplace) -> None:
+    place.api.put("namespaces", "", "kai", metadata={"labels": {"app.kubernetes.io/part-of": "kai-lab"}})
+    place.release("kai", "their-kai", "kai-scheduler-v0.16.8")
+    for name in ("binder", "admission"):
+        labels = {"app.kubernetes.io/managed-by": "kai-operator"}
+        place.api.put("deployments", "kai", name, metadata={"labels": labels})
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    denied = status(403, "Forbidden", "denied by a policy")
+    place.api.answers = {"/apis/apps/v1/namespaces/kai/deployments/binder": (403, denied)}
+    lines: list[str] = []
+    (left,) = lab.remove_cluster(lines.append).leftovers
+    assert left.what == "deployments/binder, made by the lab's KAI"
+    assert left.command.endswith(" --context lab delete deployments binder -n kai")
+    assert "deployments/binder, which KAI made, cannot be removed: denied by a policy" in lines
+    assert place.api.names("deployments") == ["binder"], "what is refused does not keep the rest"
+    assert lab.cluster_exists()
+    place.api.answers = {}
+    assert backend(place).remove_cluster(quiet).leftovers == ()
+    assert place.api.names("deployments") == []
+    assert not lab.cluster_exists()
 
 
 def test_a_kai_without_a_release_is_refused(place: Workplace) -> None:

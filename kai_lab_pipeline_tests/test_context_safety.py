@@ -32,6 +32,7 @@ RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metada
 QUEUE = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "default"}}
 PLUGIN = ("daemonsets", "nvidia-device-plugin-mock", "kube-system")
 WEBHOOK = "mutatingwebhookconfigurations"
+RESERVATIONS = "kai-resource-reservation"
 
 
 ANYTHING: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -322,6 +323,89 @@ def test_a_namespace_with_work_of_others_is_left_and_told(lab: Lab, theirs: Some
     theirs.delete("pods", "somebodys", namespace="kai-scheduler", grace_s=0)
     assert tear_down(lab).leftovers == []
     assert theirs.find("namespaces", "kai-scheduler") is None
+    assert not lab.backend.cluster_exists()
+
+
+def of_kai(obj: dict[str, Any], name: str, namespace: str | None = "kai-scheduler", **more: Any) -> dict[str, Any]:
+    """An object as KAI's operator makes it."""
+    labels = {"app": name, "app.kubernetes.io/managed-by": "kai-operator"}
+    meta: dict[str, Any] = {"name": name, "labels": labels} | more | ({"namespace": namespace} if namespace else {})
+    return obj | {"metadata": meta}
+
+
+def binder(**more: Any) -> dict[str, Any]:
+    return of_kai(daemonset("binder") | {"kind": "Deployment"}, "binder", **more)
+
+
+def reservation(name: str) -> dict[str, Any]:
+    return of_kai(pod(name), name, RESERVATIONS, labels={"app": RESERVATIONS})
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["as installed", "renamed in lab.toml since"])
+def test_what_the_labs_kai_made_goes_from_namespaces_that_were_there(
+    place: Workplace, lab: Lab, theirs: Somebody, renamed: bool
+) -> None:
+    """Those stay, with all that others have in them, be it of a KAI of before."""
+    for name in ("kai-scheduler", RESERVATIONS):
+        theirs.create(namespace(name))
+    others = [pod("somebodys", RESERVATIONS), reservation("gpu-reservation-early"), daemonset("dns", "kai-scheduler")]
+    for obj in others:
+        theirs.create(obj)
+    theirs.put_anything("Secret", "pull-secret", "kai-scheduler")
+    lab.backend.ensure_cluster(quiet)
+    lab.backend.install("kai_scheduler", lab.settings.charts.kai_scheduler, quiet)
+    config = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "name": "kai-config", "uid": theirs.incarnation()}
+    owned = {"name": "kai-queue-validation-v2", "ownerReferences": [config]}
+    kais = [
+        binder(),
+        reservation("gpu-reservation-0123456789abcdef"),
+        {**namespace("x"), "kind": "ConfigMap"} | {"metadata": binder()["metadata"]},
+        webhook("kai-queue-validation-v2", "queue-controller") | {"metadata": owned},
+    ]
+    for obj in kais:
+        theirs.create(obj)
+    theirs.put_anything("Secret", "queue-webhook-tls-secret", "kai-scheduler")
+    if renamed:
+        file = place.project / "lab.toml"
+        file.write_text(file.read_text().replace('release = "kai-scheduler"', 'release = "renamed"'))
+        lab = lab_on(place, None)
+    assert tear_down(lab).leftovers == []
+    assert [obj["metadata"]["name"] for obj in kais if there(theirs, obj)] == []
+    assert all(there(theirs, obj) for obj in others)
+    assert theirs.find("secrets", "pull-secret", namespace="kai-scheduler") is not None
+    assert theirs.find("secrets", "queue-webhook-tls-secret", namespace="kai-scheduler") is None
+    assert theirs.find("namespaces", RESERVATIONS) is not None
+    assert not lab.backend.cluster_exists()
+
+
+def there(cluster: Cluster, obj: dict[str, Any]) -> bool:
+    meta = obj["metadata"]
+    return cluster.find(Cluster.resource_of(obj), meta["name"], namespace=meta.get("namespace")) is not None
+
+
+def test_what_kai_made_and_does_not_go_is_told_until_it_is_gone(
+    lab: Lab, theirs: Somebody, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kai_lab_pipeline.backends.kai_made.GONE_DEADLINE_S", 0.1)
+    theirs.create(namespace("kai-scheduler"))
+    lab.state.open()
+    lab.backend.ensure_cluster(quiet)
+    lab.backend.install("kai_scheduler", lab.settings.charts.kai_scheduler, quiet)
+    theirs.create(binder(finalizers=["example.com/held"]))
+    for _ in range(2):
+        assert down_command(everything=False) == 3
+        said = " ".join(capsys.readouterr().out.split())
+        assert "nothing is left" not in said
+        assert "1 things are left" in said
+        assert "left: deployments/binder (deletionTimestamp " in said
+        assert said.count("delete deployments binder -n kai-scheduler") == 1
+        assert lab.backend.cluster_exists(), "the mark stays until nothing is left"
+    theirs.patch("deployments", "binder", {"metadata": {"finalizers": None}}, namespace="kai-scheduler")
+    assert theirs.find("deployments", "binder", namespace="kai-scheduler") is None
+    theirs.create(binder())
+    assert down_command(everything=False) == 0
+    assert "nothing is left" in capsys.readouterr().out
+    assert theirs.find("deployments", "binder", namespace="kai-scheduler") is not None, "that of a KAI of others"
     assert not lab.backend.cluster_exists()
 
 

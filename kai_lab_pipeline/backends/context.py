@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kai_lab_pipeline.backends.base import ClusterFacts, Leftover, Log, StepFacts
+from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
 from kai_lab_pipeline.backends.borrowed_image import provide_borrowed
 from kai_lab_pipeline.backends.given import Given
-from kai_lab_pipeline.backends.inventory import Inventory, key
+from kai_lab_pipeline.backends.inventory import Inventory
+from kai_lab_pipeline.backends.kai_made import kai_made
 from kai_lab_pipeline.backends.owner import (
     Mark,
+    key,
     lab_id,
     mark_brought,
     mark_release,
@@ -30,6 +32,7 @@ from kai_lab_pipeline.backends.owner import (
     write_mark,
 )
 from kai_lab_pipeline.backends.releases import Releases
+from kai_lab_pipeline.backends.removal import Removal
 from kai_lab_pipeline.backends.tenancy import handed_over, refuse_another_lab, refuse_foreign_queues, taken
 from kai_lab_pipeline.backends.toolbox import install_deadline_s, lab_helm, lab_toolbox, user_kubeconfig
 from kai_lab_pipeline.clients.api_errors import UNAUTHORIZED
@@ -40,7 +43,6 @@ from kai_lab_pipeline.clients.process import Toolbox
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import BackendName, Chart, Settings
 
-MOCK_CHART = "nvml-mock-"
 GPU_RESOURCE = "nvidia.com/gpu"
 T = TypeVar("T")
 
@@ -163,7 +165,9 @@ class ContextBackend:
         cluster = self.connect()
         mark = self._own_mark(cluster)
         self._inventory.remove_moved(cluster, mark, self._pause)
-        left = self._remove_releases(cluster, mark, log)
+        removal = self._removal(cluster, mark, log)
+        removal.all_releases(self._settings.charts.nvml_mock)
+        left = removal.remains()
         self._inventory.remove_namespaces(cluster, mark, log, self._pause)
         left += self._inventory.leftovers(cluster, mark)
         kept = self._inventory.kept_definitions(cluster)
@@ -242,16 +246,13 @@ class ContextBackend:
         return self._releases(self.connect()).rows()
 
     def uninstall(self, component: str, chart: Chart, log: Log) -> StepFacts:
-        """Remove a release if the lab installed it."""
+        """Remove a release if the lab installed it, and what it made; `remove_cluster` lists what stays, too."""
         cluster = self.connect()
         mark = self._own_mark(cluster)
         if f"{chart.namespace}/{chart.release}" not in mark.releases:
             return StepFacts(f"{chart.release} is not the lab's", changed=False, skipped=True)
-        facts = self._releases(cluster).uninstall(chart, log)
-        if component == "nvml_mock":
-            self._inventory.remove_mock_labels(cluster, mark)
-        mark_release(cluster, chart.namespace, chart.release, ours=False)
-        return facts
+        removal = self._removal(cluster, mark, log)
+        return removal.release(chart, kai=component == "kai_scheduler", mock=component == "nvml_mock")
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
@@ -337,23 +338,8 @@ class ContextBackend:
             foreign=lambda resource, name: key(resource, None, name) in (self._before or ()),
         )
 
-    def _remove_releases(self, cluster: Cluster, mark: Mark, log: Log) -> list[Leftover]:
-        """Remove what the mark calls the lab's, whatever lab.toml calls it by now; what stays, with its command."""
-        releases = self._releases(cluster)
-        template = self._settings.charts.nvml_mock
-        charts = {f"{row.get('namespace')}/{row.get('name')}": str(row.get("chart", "")) for row in releases.rows()}
-        for name in sorted(mark.releases):
-            namespace, release = name.split("/", 1)
-            releases.uninstall(template.model_copy(update={"release": release, "namespace": namespace}), log)
-            if charts.get(name, "").startswith(MOCK_CHART):
-                self._inventory.remove_mock_labels(cluster, mark)
-        there = {f"{row.get('namespace')}/{row.get('name')}" for row in releases.rows()}
-        for name in sorted(mark.releases - there):
-            mark_release(cluster, *name.split("/", 1), ours=False)
-        return [
-            Leftover(f"helm release {name}", f"{_helm_of(cluster)} uninstall {name} -n {space}")
-            for space, name in (entry.split("/", 1) for entry in sorted(mark.releases & there))
-        ]
+    def _removal(self, cluster: Cluster, mark: Mark, log: Log) -> Removal:
+        return Removal(cluster, mark, self._releases(cluster), log, self._pause)
 
     def _own_mark(self, cluster: Cluster) -> Mark:
         mark = read_mark(cluster)
@@ -365,8 +351,12 @@ class ContextBackend:
         """The mark for a cluster that has none; raises LabError when KAI is there and was not handed to the lab."""
         given = handed_over(cluster, self._settings, self._releases(cluster).rows())
         found = self._inventory.present(cluster)
-        if given:  # handed over with its queues
-            found = frozenset(name for name in found if not name.startswith("queues/"))
+        namespaces = {name.split("/", 1)[0] for name in given} or {self._settings.charts.kai_scheduler.namespace}
+        kais = frozenset(made.key for namespace in namespaces for made in kai_made(cluster, namespace))
+        if given:  # handed over with its queues, and all that it made
+            found = frozenset(name for name in found - kais if not name.startswith("queues/"))
+        else:
+            found |= kais  # what an earlier KAI has left
         return new_mark(self._settings.lab.name, self._settings.lab_dir, made=False, found=found, releases=given)
 
     def _real_gpus(self, cluster: Cluster) -> bool:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover, Log
-from kai_lab_pipeline.backends.owner import Mark, mark_brought
+from kai_lab_pipeline.backends.kai_made import CERTIFICATES, RESERVATIONS
+from kai_lab_pipeline.backends.owner import Mark, key, mark_brought
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES, WEBHOOKS, kubectl_of
 from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours, label_writers
 from kai_lab_pipeline.clients.manifests import CANARY, QUEUES, RUNTIME_CLASS, SHARED_POD, WHOLE_POD, load_manifest
 from kai_lab_pipeline.settings import Chart, Settings
 
-MADE_BY_KAI = "kai-resource-reservation"
-"""Namespace that KAI makes for its reservation pods."""
 GPU_LABELS = ("nvidia.com/gpu.memory", "nvidia.com/gpu.product", "nvidia.com/gpu.count")
 """Node labels that the lab writes; in the mark as resource ``labels`` in the "namespace" of their node."""
 MOCK_LABELS = ("nvidia.com/gpu.present",)
@@ -32,8 +31,7 @@ _MADE_BY_ITSELF = frozenset(
 )
 """Resources that clusters write of themselves, and that go with what they are about."""
 _IN_EVERY_NAMESPACE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
-_MADE_BY_KAI = frozenset(("secrets", f"{name}-webhook-tls-secret") for name in ("kai-admission", "podgroup", "queue"))
-"""What KAI's services make for themselves, without an owner (v0.17.0): their webhooks' certificates."""
+_CERTIFICATES = frozenset(("secrets", name) for name in CERTIFICATES)
 _KAI_GROUPS = frozenset(api.split("/")[0] for api, _ in KINDS.values() if api.startswith(("scheduling.run.ai", "kai.")))
 
 Item = tuple[str, str | None, str]
@@ -58,7 +56,7 @@ class Inventory:
     @staticmethod
     def note_namespaces(cluster: Cluster, component: str, chart: Chart) -> None:
         """Note those namespaces as the lab's that are not there before a chart is installed, and come with it."""
-        for name in {chart.namespace, *([MADE_BY_KAI] if component == "kai_scheduler" else [])} - SHARED_NAMESPACES:
+        for name in {chart.namespace, *([RESERVATIONS] if component == "kai_scheduler" else [])} - SHARED_NAMESPACES:
             if cluster.find("namespaces", name) is None:
                 mark_brought(cluster, key("namespaces", None, name), ours=True)
 
@@ -148,7 +146,7 @@ class Inventory:
             (resource, obj)
             for resource, objects in cluster.everything_in(namespace, leave_out=_MADE_BY_ITSELF)
             for obj in objects
-            if (resource, obj["metadata"]["name"]) not in _IN_EVERY_NAMESPACE | _MADE_BY_KAI
+            if (resource, obj["metadata"]["name"]) not in _IN_EVERY_NAMESPACE | _CERTIFICATES
         ]
         living = {obj["metadata"]["uid"]: obj for _, obj in found}
         return [
@@ -184,7 +182,7 @@ def _belongs(obj: Mapping[str, Any], releases: set[str], living: Mapping[str, Ma
         return True
     if (meta.get("annotations") or {}).get("meta.helm.sh/release-name") in releases:
         return True
-    if (meta.get("labels") or {}).get("app") == MADE_BY_KAI or meta["name"] == MADE_BY_KAI:
+    if (meta.get("labels") or {}).get("app") == RESERVATIONS or meta["name"] == RESERVATIONS:
         return True
     if str(obj.get("apiVersion", "")).split("/")[0] in _KAI_GROUPS:
         return True
@@ -205,7 +203,3 @@ def _kai_definitions(cluster: Cluster) -> list[str]:
     except NotFound:
         return []
     return [name for name in names if name.split(".", 1)[-1] in _KAI_GROUPS]
-
-
-def key(resource: str, namespace: str | None, name: str) -> str:
-    return f"{resource}/{namespace or ''}/{name}"

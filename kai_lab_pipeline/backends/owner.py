@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ PART_OF: Mapping[str, str] = {"app.kubernetes.io/part-of": "kai-lab"}
 
 _RELEASE = "release."
 _BROUGHT = "brought."
+_REMAINS = "remains."
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Mark:
     """Objects of the lab's names that were there before the lab came, as ``resource/namespace/name``."""
     brought: frozenset[str] = frozenset()
     """Objects and namespaces that came with the lab, under the names they were made with."""
+    remains: Mapping[str, str] = field(default_factory=dict)
+    """What the lab's KAI made and outlived it: the uid of each object, and the namespace that KAI was in."""
+
+
+def key(resource: str, namespace: str | None, name: str) -> str:
+    """How the mark names an object."""
+    return f"{resource}/{namespace or ''}/{name}"
 
 
 def lab_id(folder: Path) -> str:
@@ -91,6 +99,9 @@ def read_mark(cluster: Cluster) -> Mark | None:
         brought=frozenset(
             name.removeprefix(_BROUGHT).replace(".", "/", 2) for name in data if name.startswith(_BROUGHT)
         ),
+        remains={
+            name.removeprefix(_REMAINS): str(namespace) for name, namespace in data.items() if name.startswith(_REMAINS)
+        },
     )
 
 
@@ -136,6 +147,11 @@ def mark_brought(cluster: Cluster, entry: str, *, ours: bool) -> None:
     lab.toml and the manifests may name others by the time of the tear-down.
     """
     _note(cluster, _BROUGHT + entry.replace("/", "."), "made" if ours else None)
+
+
+def mark_remains(cluster: Cluster, uid: str, namespace: str) -> None:
+    """Note that an object is of the lab's KAI of a namespace, which is gone: another KAI's would look the same."""
+    _note(cluster, f"{_REMAINS}{uid}", namespace)
 
 
 def _note(cluster: Cluster, name: str, word: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tenacity
 
-from kai_lab_pipeline.backends.base import Leftover, Log, StepFacts
+from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.helm import Helm, nested
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster, is_transient
 from kai_lab_pipeline.clients.mirrors import OCI
@@ -93,27 +93,9 @@ class Releases:
         """Remove a release and the webhooks it left, which would refuse every pod from then on."""
         outcome = self._helm.uninstall(chart.release, chart.namespace, log=log)
         removed = self._clear_stale_webhooks(chart, log)
-        left = self.leftovers(chart)
         if outcome is None:
-            return StepFacts(f"{chart.release} was not there", changed=bool(removed), leftovers=left)
-        return StepFacts(f"{chart.release} is removed" + (f", {len(left)} things stay" if left else ""), leftovers=left)
-
-    def leftovers(self, chart: Chart) -> tuple[Leftover, ...]:
-        """What a removed chart leaves in its namespace, and the commands that remove it."""
-        if chart.namespace in SHARED_NAMESPACES:
-            return ()
-        kubectl = kubectl_of(self._cluster)
-        left = [
-            Leftover(
-                f"{resource}/{obj['metadata']['name']}",
-                f"{kubectl} delete {resource} {obj['metadata']['name']} -n {chart.namespace}",
-            )
-            for resource in ("deployments", "daemonsets")
-            for obj in self._cluster.objects(resource, namespace=chart.namespace)
-        ]
-        if self._cluster.find("namespaces", chart.namespace) is not None:
-            left.append(Leftover(f"namespace/{chart.namespace}", f"{kubectl} delete namespace {chart.namespace}"))
-        return tuple(left)
+            return StepFacts(f"{chart.release} was not there", changed=bool(removed))
+        return StepFacts(f"{chart.release} is removed")
 
     def hanging(self, namespace: str) -> str:
         """Pods of a namespace that are not up, with the end of their logs: why a hook or a rollout did not end."""

@@ -74,6 +74,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "schedulingshards": ("kai.scheduler/v1", "SchedulingShard"),
 }
 """Plural resource names of the evidence bundle, with their API version and kind."""
+_NEVER_APPLIED = {"secrets": ("v1", "Secret"), "serviceaccounts": ("v1", "ServiceAccount")}
+"""What the lab only looks for and removes: no manifest of the lab has a secret, whose content drift would show."""
 KAI_GROUPS = frozenset({"scheduling.run.ai", "kai.scheduler"})
 """API groups of the CRDs that the lab installs."""
 
@@ -134,7 +136,7 @@ class Cluster:
             query=[("labelSelector", label_selector), ("fieldSelector", field_selector)],
             what=f"list {resource}",
         )
-        api_version, kind = KINDS[resource]
+        api_version, kind = {**KINDS, **_NEVER_APPLIED}[resource]
         items = [{"apiVersion": api_version, "kind": kind} | item for item in body.get("items") or []]
         return items, str(body.get("metadata", {}).get("resourceVersion", ""))
 
@@ -320,7 +322,7 @@ class Cluster:
 
     @staticmethod
     def _path(resource: str, namespace: str | None = None, name: str | None = None) -> str:
-        api_version = KINDS[resource][0]
+        api_version = {**KINDS, **_NEVER_APPLIED}[resource][0]
         prefix = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return f"{prefix}{scope}/{resource}" + (f"/{name}" if name else "")

@@ -131,7 +131,8 @@ def _uninstall(lab: Lab, component: str, asset: str, torn: Torn) -> None:
     chart = lab.settings.charts.by_component()[component]
     facts = lab.backend.uninstall(component, chart, lab.log)
     torn.done.append(facts.summary)
-    torn.gone.add(asset)  # verified by `uninstall`, which raises where it is still listed
+    if not facts.skipped and not facts.leftovers:
+        torn.gone.add(asset)  # verified by `uninstall`, which raises where it is still listed
 
 
 def _unlabel(lab: Lab, cluster: Cluster, torn: Torn) -> None:
