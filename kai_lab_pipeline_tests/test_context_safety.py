@@ -23,6 +23,7 @@ from kai_lab_pipeline.rehearsal import process
 from kai_lab_pipeline.rehearsal.charts import kai_crds
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench import steps
+from kai_lab_pipeline.workbench.drift import drift_of
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.teardown import tear_down
 from kai_lab_pipeline_tests.stubs.workplace import PATIENCE_S, PROJECT, QuickTools, Workplace, make_workplace
@@ -116,8 +117,8 @@ class Somebody(Cluster):
                 return
         pytest.fail(f"{resource} is not served")
 
-    def advertise(self, node: str = NODE) -> None:
-        """A GPU on the node, shown by the mock."""
+    def advertise(self, node: str = NODE, *, mocked: bool = True) -> None:
+        """GPUs on the node: real ones, or shown by the mock."""
         self._call(
             "PATCH",
             f"/api/v1/nodes/{node}/status",
@@ -125,7 +126,8 @@ class Somebody(Cluster):
             content_type="application/merge-patch+json",
             what="patch the node's status",
         )
-        self.create(daemonset("nvml-mock"))
+        if mocked:
+            self.create(daemonset("nvml-mock"))
 
 
 @pytest.fixture
@@ -631,6 +633,14 @@ def test_a_mock_that_was_taken_away_does_not_make_the_gpus_real(lab: Lab, theirs
     theirs.delete("daemonsets", "nvml-mock", namespace="kube-system")
     assert dict(lab.backend.skips()) == {}
     assert lab.backend.crossing() is None
+
+
+def test_a_step_that_is_skipped_on_real_gpus_has_not_drifted(lab: Lab, theirs: Somebody) -> None:
+    theirs.advertise(mocked=False)
+    lab.backend.ensure_cluster(quiet)
+    assert set(lab.skipped) == {"nvml_mock_image", "nvml_mock_release", "device_plugin"}
+    assert [drift for asset in lab.skipped for drift in drift_of(lab, asset)] == []
+    assert drift_of(lab, "nvidia_runtime_class"), "what is not skipped is looked at"
 
 
 # -- a cluster that cannot be asked ----------------------------------------------------------------------------------
