@@ -87,6 +87,21 @@ def test_the_end_of_a_red_run_says_cause_then_mismatch_then_where_the_evidence_i
 
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("scenarios-told")
+def test_the_status_names_the_scenario_that_the_cluster_rehearses_and_the_project_does_not(
+    sliced: tuple[LabProject, Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = sliced
+    monkeypatch.setenv("DAGSTER_HOME", str(made.folder / ".dagster_home"))  # put back what the command sets
+    said = made.call("status", "--json")
+    assert said.json["cluster"]["scenario"] == "time-slicing"
+    rows = {row["asset"]: (row["sync"], row["reason"]) for row in said.json["assets"]}
+    reason = "lab.backend, boundary.crossing or what is rehearsed (rehearsal in lab.toml) has changed"
+    assert rows["cluster"] == ("unsynced", reason)
+    assert "It rehearses scenario time-slicing" in made.call("status").out
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("scenarios-told")
 def test_the_report_carries_the_cause(sliced: tuple[LabProject, Said]) -> None:
     made, _ = sliced
     told = json.loads((made.report_dir / "report.json").read_text(encoding="utf-8"))

@@ -51,6 +51,9 @@ def test_a_built_lab_is_in_sync(lab: LivingLab) -> None:
         ("lab.toml", "gpu_memory_mib = 40960", "gpu_memory_mib = 30000", {"labelled_node"}),
         ("lab.toml", 'git_ref = "v0.3.0"\nsource', 'git_ref = "v0.4.0"\nsource', {"nvml_mock_image"}),
         ("lab.toml", "idle_stop_s = 1800", "idle_stop_s = 900", set()),
+        ("lab.toml", "time_scale = 0.01", "time_scale = 0.02", set()),
+        ("lab.toml", "[rehearsal]", '[rehearsal]\nscenario = "fraction-wrong"', {"cluster"}),
+        ("lab.toml", "[rehearsal]", "[rehearsal]\nfaults = {binder_down = true}", {"cluster"}),
     ],
 )
 def test_an_edit_makes_exactly_what_is_built_from_it_unsynced(

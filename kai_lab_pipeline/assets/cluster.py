@@ -9,6 +9,7 @@ from kai_lab_pipeline.assets.step import Step, lab_asset
 from kai_lab_pipeline.assets.versions import last_made_here, mark_gone, materialised_in
 from kai_lab_pipeline.backends.base import StepFacts
 from kai_lab_pipeline.backends.kind_owner import made_from
+from kai_lab_pipeline.backends.rehearsal import rehearsed
 from kai_lab_pipeline.workbench.candidates import begin_anew
 from kai_lab_pipeline.workbench.lab import descendants
 
@@ -17,6 +18,8 @@ def cluster_assets(group: Group) -> list[dg.AssetsDefinition]:
     settings = group.settings
     backend = settings.lab.backend
     built_from = [backend, settings.kind.model_dump(), made_from(settings) if backend == "kind" else None]
+    if backend == "rehearsal":
+        built_from.append(rehearsed(settings))
 
     @lab_asset(group, "cluster", kinds={"kubernetes"}, built_from=built_from)
     def cluster(step: Step) -> dg.MaterializeResult[Any]:

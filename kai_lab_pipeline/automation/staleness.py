@@ -129,7 +129,9 @@ def built_from(settings: Settings) -> Mapping[str, str]:
         **MANIFESTS,
         "manifests/device_plugin": device_plugin,
         "device_plugin": device_plugin,
-        "cluster": "lab.backend or kind in lab.toml",
+        "cluster": "lab.backend, boundary.crossing or what is rehearsed (rehearsal in lab.toml)"
+        if settings.lab.backend == "rehearsal"
+        else "lab.backend or kind in lab.toml",
         "nvml_mock_image": "image.nvml_mock in lab.toml",
         "nvml_mock_release": charts["nvml_mock"],
         "kai_release": f"{charts['kai_scheduler']} or {CANARY}",

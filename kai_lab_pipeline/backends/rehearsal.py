@@ -5,7 +5,6 @@ It is a model. Everything it gives is marked ``rehearsal``, and nothing of it pa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +43,15 @@ def _told() -> Iterator[None]:
         raise WrongUse("The rehearsal cannot be set up like this", seen=str(error)) from error
 
 
+def rehearsed(settings: Settings) -> dict[str, Any]:
+    """What the lab's server is started with that decides how its cluster behaves."""
+    return {
+        "crossing": settings.boundary.crossing,
+        "scenario": settings.rehearsal.scenario or None,
+        "faults": dict(settings.rehearsal.faults),
+    }
+
+
 class RehearsalBackend:
     """Implements `backends.base.Backend` on the rehearsal's own API server."""
 
@@ -51,7 +59,7 @@ class RehearsalBackend:
         """Raises WrongUse for a fault that the rehearsal does not know."""
         self._settings = settings
         with _told():
-            Faults.parse(self._faults())
+            Faults.parse(rehearsed(settings)["faults"])
         self._folder = settings.lab_dir / "rehearsal"
 
     @property
@@ -90,9 +98,7 @@ class RehearsalBackend:
         return {
             "name": self._settings.lab.name,
             "time_scale": self.time_scale,
-            "crossing": self._settings.boundary.crossing,
-            "scenario": self._settings.rehearsal.scenario or None,
-            "faults": self._faults(),
+            **rehearsed(self._settings),
             "profile": {
                 "name": profile.name,
                 "gpu_count": profile.gpu_count,
@@ -101,14 +107,14 @@ class RehearsalBackend:
             },
         }
 
-    def _faults(self) -> dict[str, Any]:
-        return dict(self._settings.rehearsal.faults)
-
     def ensure_cluster(self, log: Log) -> ClusterFacts:
-        wanted, there = self._settings.rehearsal.scenario or None, self._living_scenario()
-        if self.cluster_exists() and wanted != there:
-            # What one scenario left behind must not be taken for a fault of the next.
-            log(f"the lab is made anew: it rehearsed {there or 'no scenario'}, and now {wanted or 'no scenario'}")
+        wanted, living = rehearsed(self._settings), self._living_options()
+        others = [key for key, value in wanted.items() if (value or None) != (living.get(key) or None)]
+        if self.cluster_exists() and others:
+            # What was rehearsed before has left its marks, which must not be taken for those of what is now.
+            before, after = (options.get("scenario") or "no scenario" for options in (living, wanted))
+            said = f"it rehearsed {before}, and now {after}" if before != after else f"another {' and '.join(others)}"
+            log(f"the lab is made anew: {said}")
             self.remove_cluster(log)
         handle = self._ensure()
         cluster = self.connect()
@@ -130,11 +136,12 @@ class RehearsalBackend:
         """What the lab's server was last started with; empty where there is none."""
         return state.read_json(self._folder / state.OPTIONS) or {}
 
-    def _living_scenario(self) -> str | None:
+    def living_scenario(self) -> str | None:
+        """The scenario that the lab's server rehearses; None for none."""
         return self._living_options().get("scenario")
 
     def _handle(self) -> process.ServerHandle:
-        wanted, there = self._settings.rehearsal.scenario, self._living_scenario()
+        wanted, there = self._settings.rehearsal.scenario, self.living_scenario()
         if wanted and wanted != there and self.cluster_exists():
             raise WrongUse(
                 f"This lab rehearses {there or 'no scenario'}, and scenario {wanted} is asked for",
@@ -250,8 +257,3 @@ class RehearsalBackend:
 
     def cluster_exists(self) -> bool:
         return (self._folder / "server.json").exists() or (self._folder / "rehearsal.db").exists()
-
-    def server_facts(self) -> dict[str, str]:
-        """Where the server listens and with which pid, for `kai-lab status`; empty when it does not run."""
-        handle = process.find(self._folder)
-        return {} if handle is None else {"url": handle.url, "pid": json.dumps(handle.pid)}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kai_lab_pipeline.backends.rehearsal import RehearsalBackend
 from kai_lab_pipeline.commands.common import OK, console, dagster_instance, settings_with, told, told_lines
 from kai_lab_pipeline.lab.errors import LabError
 from kai_lab_pipeline.lab.morning import alarm, said_of_last, said_of_next
@@ -95,7 +96,9 @@ def _cluster(lab: Lab) -> dict[str, Any]:
 def _live(lab: Lab) -> dict[str, Any]:
     try:
         cluster = lab.backend.connect()
-        return {"answers": True, "incarnation": cluster.incarnation(), "kubeconfig": str(cluster.kubeconfig)}
+        found = {"answers": True, "incarnation": cluster.incarnation(), "kubeconfig": str(cluster.kubeconfig)}
+        scenario = lab.backend.living_scenario() if isinstance(lab.backend, RehearsalBackend) else None
+        return found | ({"scenario": scenario} if scenario else {})
     except LabError as error:
         return {"answers": False, "error": error.what}
 
@@ -178,6 +181,8 @@ def _print(found: dict[str, Any]) -> None:
     else:
         said = f"the cluster is there and does not answer: {cluster.get('error')}"
     out.print(f"Lab [bold]{found['lab']}[/], backend [bold]{found['backend']}[/]: {told_lines(said)}", soft_wrap=True)
+    if cluster.get("scenario"):
+        out.print(f"It rehearses scenario [bold]{told(cluster['scenario'])}[/]: what is red may be the scenario's.")
     writer = found["writer"]
     if writer is not None:
         out.print(f"At work: {told(str(writer.get('purpose')))}, pid {writer.get('pid')}, since {writer.get('since')}")

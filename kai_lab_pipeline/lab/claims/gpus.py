@@ -130,7 +130,10 @@ def _why_count(value: object, want: int) -> str:
         return "advertises 0 GPUs: the plugin is not registered (again), or its devices are unhealthy."
     if number == want * SLICES_PER_GPU:
         return f"advertises {number}: slices, not cards; time slicing or HAMi's own device plugin is active."
-    return f"advertises {number} GPUs: another profile than the one with {want} (drift of nvml-mock's default?)."
+    return (
+        f"advertises {number} GPUs: another profile than the one with {want}. profile.gpu_count in lab.toml only says "
+        "what is expected: the mock shows what the values gpu.profile and gpu.count of its chart say."
+    )
 
 
 @check
