@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.backends.context import ContextBackend
 from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import Cluster
@@ -342,8 +343,16 @@ def test_a_kind_cluster_of_another_machine_does_not_fill_the_one_here(place: Wor
 
 def test_a_kind_cluster_of_this_machine_gets_the_image(place: Workplace) -> None:
     lab = kind_lab(place, place.api.url)
-    assert lab.provide_image(quiet).facts["nodes"] == "mine-control-plane"
+    assert lab.image_digests() == {}, "nothing is known of what others have loaded"
+    first = lab.provide_image(quiet)
+    assert first.facts["nodes"] == "mine-control-plane"
     assert place.calls("kind", "create") == []
+    images = [{"names": ["docker.io/library/nvml-mock:local"]}]  # as the kubelet reports it from then on
+    place.api.put("nodes", "", "mine-control-plane", status=ready() | {"images": images})
+    second = lab.provide_image(quiet)
+    assert (first.changed, second.changed) == (True, False)
+    assert image_version(first) == image_version(second) != [None, None]
+    assert first.facts["image_id"] in lab.image_digests()["mine-control-plane"]
 
 
 # -- tear-down -------------------------------------------------------------------------------------------------------

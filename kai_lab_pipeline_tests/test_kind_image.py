@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
+import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.image_archive import image_id_in
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.tools import Log, Outcome, ToolError, ToolTimeout
 from kai_lab_pipeline.lab.errors import LabError
@@ -181,6 +184,37 @@ def test_the_same_image_provided_again_is_the_same_version(place: Workplace, log
     first, second = lab.provide_image(log), lab.provide_image(log)
     assert (first.changed, second.changed) == (True, False)
     assert image_version(first) == image_version(second) == [place.look()["images"]["local"]["nvml-mock:local"], None]
+
+
+def saved(file: Path, name: str, digest: str) -> None:
+    """An archive as docker saves it: with a manifest that tells each image's name and config."""
+    text = json.dumps([{"Config": f"blobs/sha256/{digest}", "RepoTags": [name], "Layers": []}]).encode()
+    entry = tarfile.TarInfo("manifest.json")
+    entry.size = len(text)
+    with tarfile.open(file, "w") as tar:
+        tar.addfile(entry, io.BytesIO(text))
+
+
+def test_an_archive_whose_image_is_on_the_node_is_not_loaded_again(place: Workplace, log: Lines) -> None:
+    archive = place.project / "image.tar"
+    saved(archive, "nvml-mock:local", "1" * 64)
+    lab = backend(place, image__nvml_mock__archive="image.tar")
+    lab.ensure_cluster(log)
+    first, second = lab.provide_image(log), lab.provide_image(log)
+    assert (first.changed, second.changed) == (True, False)
+    assert image_version(first) == image_version(second)
+    assert len(place.calls("kind", "load")) == 1
+    saved(archive, "nvml-mock:local", "2" * 64)
+    assert lab.provide_image(log).changed
+
+
+@pytest.mark.parametrize("name", ["other:1", "nvml-mock:local"])
+def test_the_id_of_an_image_is_read_from_its_archive(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "image.tar", "docker.io/library/nvml-mock:local", "1" * 64)
+    expected = f"sha256:{'1' * 64}" if name == "nvml-mock:local" else None
+    assert image_id_in(tmp_path / "image.tar", name) == expected
+    (tmp_path / "image.tar").write_bytes(b"no archive")
+    assert image_id_in(tmp_path / "image.tar", name) is None
 
 
 def test_an_archive_of_another_content_is_another_version(place: Workplace, log: Lines) -> None:

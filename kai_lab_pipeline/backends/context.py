@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kai_lab_pipeline.backends.base import ClusterFacts, Log, StepFacts
-from kai_lab_pipeline.backends.borrowed_image import provide_borrowed
+from kai_lab_pipeline.backends.borrowed_image import borrowed_digests, provide_borrowed
 from kai_lab_pipeline.backends.given import Given
 from kai_lab_pipeline.backends.inventory import Inventory
 from kai_lab_pipeline.backends.kai_made import kai_made
@@ -212,8 +212,7 @@ class ContextBackend:
         return provide_borrowed(self._settings, self.tools.run, cluster, log)
 
     def image_digests(self) -> Mapping[str, frozenset[str]]:
-        """None: the lab gives these nodes an image only where they have none of its name."""
-        return {}
+        return borrowed_digests(self._settings, self.tools.run, self.connect())
 
     def install(self, component: str, chart: Chart, log: Log, *, repair: bool = False) -> StepFacts:
         """Install a chart; refuses a release of this name that the lab did not install."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kai_lab_pipeline.backends.base import Log, StepFacts
 from kai_lab_pipeline.clients.docker import Docker
+from kai_lab_pipeline.clients.image_archive import image_id_in
 from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.redaction import redact
 from kai_lab_pipeline.clients.tools import Hint, Runner, Tool, ToolError, ToolTimeout
@@ -87,8 +88,11 @@ class ImageProvider:
         archive = self.archive()
         facts = {"image": self._image.name, "nodes": ", ".join(nodes)}
         if archive is not None:
-            self._kind.load_archive(cluster, archive, log=log)
             facts |= {"archive": archive.name, "archive_digest": _digest(archive)}
+            held = image_id_in(archive, self._image.name)
+            if held is not None and not self._missing(nodes, held):
+                return StepFacts(f"{self._image.name} is already on {facts['nodes']}", changed=False, facts=facts)
+            self._kind.load_archive(cluster, archive, log=log)
         else:
             with self._alone(log):
                 facts["image_id"] = image_id = self._built(log)

@@ -63,6 +63,19 @@ def values(arguments: list[str]) -> dict[str, Any]:
     return tree
 
 
+def archived(file: Path) -> dict[str, str]:
+    """The images of an archive by name: of one that docker saved, or of this module's own kind."""
+    import tarfile
+
+    if not tarfile.is_tarfile(file):
+        return dict(json.loads(file.read_text()))
+    with tarfile.open(file) as tar:
+        content = tar.extractfile("manifest.json")
+        assert content is not None
+        rows = json.load(content)
+    return {tag: f"sha256:{row['Config'].rpartition('/')[2]}" for row in rows for tag in row["RepoTags"]}
+
+
 class Tools:
     """All tools of one machine, whose state is a folder."""
 
@@ -188,7 +201,7 @@ class Tools:
                         raise Answer("", f'ERROR: image: "{arguments[2]}" not present locally\n', 1)
                     data["images"].setdefault(f"{name}-control-plane", {})[arguments[2]] = local[arguments[2]]
                 case ["load", "image-archive"]:
-                    content = json.loads(Path(arguments[2]).read_text())
+                    content = archived(Path(arguments[2]))
                     data["images"].setdefault(f"{name}-control-plane", {}).update(content)
 
     def docker(self, arguments: list[str]) -> None:
