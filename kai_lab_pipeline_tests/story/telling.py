@@ -139,10 +139,12 @@ the field, and who wrote it where the API knows that. Materialising that one ass
 {table}
 Rules behind the table:
 
-- Nothing is done where nothing changed, and the step says `unchanged`. Objects are applied server-side; a pod, which
-  cannot be changed, is replaced when its manifest differs or when it would be given other mounts, variables or runtime
-  class if it were made now; a chart release is upgraded when its chart, version or values differ, and applied again
-  when its own checks are broken although they do not.
+- Nothing is done where nothing changed, and the step says `unchanged`. Objects are applied server-side, and what
+  somebody has added to them by hand is removed; a pod, which cannot be changed, is replaced when its manifest differs,
+  when somebody has changed it, or when it would be given other mounts, variables or runtime class if it were made now.
+- A chart release is upgraded when its chart, version or values differ, and applied again when its own checks are broken
+  or somebody has changed what it consists of. What helm leaves of such a change is put back, and what KAI's operator
+  makes is made anew. The mock's pods are restarted where its label is gone from the node.
 - An asset looks at what it stands on before it does anything, in a later run as well: a red gate or a cluster that is
   gone stops it with that reason.
 - Another label on the node does not make KAI another one: KAI v0.17.0 reads it as it runs. The shared pod, which is
