@@ -26,6 +26,8 @@ from kai_lab_pipeline.clients.kind import Kind
 from kai_lab_pipeline.clients.mirrors import Mirrors
 from kai_lab_pipeline.clients.tools import Log, ToolError, ToolMissing
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
+from kai_lab_pipeline.workbench.lab import Lab
+from kai_lab_pipeline.workbench.teardown import tear_down
 from kai_lab_pipeline_tests.stubs.api import ApiStub, ready, status
 from kai_lab_pipeline_tests.stubs.kind_lab import NAME, NODE, Lines, backend, rule
 from kai_lab_pipeline_tests.stubs.workplace import (
@@ -253,6 +255,18 @@ def made_by_a_person(place: Workplace, api: ApiStub) -> None:
 
 
 STARTING = (503, status(503, "ServiceUnavailable", "the server is starting"))
+
+
+def test_of_a_cluster_that_somebody_deleted_no_keys_are_left(place: Workplace) -> None:
+    opened = Lab(place.settings(), "down", lambda _: None)
+    opened.backend = backend(place)
+    opened.backend.ensure_cluster(lambda _: None)
+    assert opened.backend.kubeconfig_hint().is_file()
+    place.change(clusters={})
+    place.api.new_cluster()
+    assert tear_down(opened).done == ["the cluster is gone already"]
+    assert not opened.backend.kubeconfig_hint().exists()
+    assert not (place.settings().lab_dir / "kind.json").exists()
 
 
 @pytest.mark.parametrize("answers", [True, False])

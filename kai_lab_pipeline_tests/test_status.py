@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -14,11 +15,14 @@ from kai_lab_pipeline.assets.group import Group
 from kai_lab_pipeline.assets.versions import mark_gone
 from kai_lab_pipeline.automation.drift import drift_schedule
 from kai_lab_pipeline.automation.staleness import Sync, sync_states
+from kai_lab_pipeline.clients.manifests import QUEUES, load_manifest
 from kai_lab_pipeline.commands.common import dagster_instance
+from kai_lab_pipeline.commands.status import live_drift
 from kai_lab_pipeline.definitions import build_definitions
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.spec import CHECKS
 from kai_lab_pipeline.settings import Settings
+from kai_lab_pipeline.workbench import drift
 from kai_lab_pipeline.workbench import lab as lab_module
 from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import LabState, now
@@ -147,6 +151,22 @@ def test_a_cluster_that_cannot_be_asked_for_is_not_gone(project: LabProject, clu
     assert "whether there is a cluster could not be asked: kind cannot be asked for its clusters" in text
     assert "gone" not in text
     assert "there is no cluster" not in text
+
+
+def test_a_manifest_that_cannot_be_read_is_told_where_it_belongs(
+    project: LabProject, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = project.settings.project_file("manifests/queues.yaml")
+    file.write_text("- a: [")
+    cluster = SimpleNamespace(incarnation=lambda: "the one")
+    monkeypatch.setattr(clusters, "connect", lambda: cluster, raising=False)
+    monkeypatch.setattr(
+        drift, "drift_of", lambda lab, asset: load_manifest(lab.settings, QUEUES) if asset == "queues" else []
+    )
+    found = live_drift(lab_module.Lab(project.settings, "status", lambda _: None), "the one", {"exists": True})
+    assert {asset: lines for asset, lines in found.items() if lines} == {
+        "queues": [f"cannot be compared with the cluster: A manifest is not YAML ({file})"]
+    }
 
 
 def test_a_nightly_that_is_missing_is_told_by_status_itself(project: LabProject, clusters: Clusters) -> None:

@@ -116,6 +116,7 @@ class RehearsalBackend:
             said = f"it rehearsed {before}, and now {after}" if before != after else f"another {' and '.join(others)}"
             log(f"the lab is made anew: {said}")
             self.remove_cluster(log)
+        kept = self.cluster_exists()  # a server that had stopped goes on with its state: that is the same cluster
         handle = self._ensure()
         cluster = self.connect()
         incarnation = cluster.incarnation()
@@ -124,7 +125,7 @@ class RehearsalBackend:
             kubeconfig=handle.kubeconfig,
             context=cluster.context,
             incarnation=incarnation,
-            made=handle.started,
+            made=not kept,
             note="simulated components behind an API server of our own; not a real cluster",
         )
 

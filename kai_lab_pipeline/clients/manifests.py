@@ -28,6 +28,7 @@ JUDGED: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Objects that the checks look for by name, by manifest. Under another name one would be made beside the one of before,
 which is then judged in its place."""
 
+_PUT_BACK = "Mend the file, or put back what was there before, then run it again."
 _NAMESPACED = frozenset({"Pod", "DaemonSet", "Deployment", "Service", "ConfigMap"})
 
 
@@ -46,9 +47,11 @@ def load_manifest(settings: Settings, name: str) -> list[dict[str, Any]]:
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ManifestError("A manifest cannot be read", where=str(path), seen=str(error.strerror)) from error
+        raise ManifestError(
+            "A manifest cannot be read", where=str(path), seen=str(error.strerror), next_step=_PUT_BACK
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ManifestError("A manifest is not YAML", where=str(path), seen=str(error)) from error
+        raise ManifestError("A manifest is not YAML", where=str(path), seen=str(error), next_step=_PUT_BACK) from error
     objects = [document for document in documents if document is not None]
     for index, document in enumerate(objects):
         if not _is_object(document):

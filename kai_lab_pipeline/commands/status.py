@@ -141,8 +141,6 @@ def _assets(settings: Settings, lab: Lab, cluster: dict[str, Any], instance: Dag
 
 def live_drift(lab: Lab, incarnation: str | None, cluster: dict[str, Any]) -> dict[str, list[str]]:
     """What is other on the cluster than the lab applied it, as sentences by asset; nothing where nothing was built."""
-    from kai_lab_pipeline.workbench.drift import drift_of
-
     if incarnation is None:
         return {}
     if cluster["exists"] is None:
@@ -152,9 +150,19 @@ def live_drift(lab: Lab, incarnation: str | None, cluster: dict[str, Any]) -> di
     try:
         if lab.backend.connect().incarnation() != incarnation:
             return {"cluster": ["the cluster was rebuilt since, and not by this lab's history"]}
-        return {asset: [drift.text() for drift in drift_of(lab, asset)] for asset in ASSETS}
+        return {asset: _drift(lab, asset) for asset in ASSETS}
     except LabError as error:
         return {"cluster": [f"the cluster cannot be asked: {error.what}"]}
+
+
+def _drift(lab: Lab, asset: str) -> list[str]:
+    from kai_lab_pipeline.clients.manifests import ManifestError
+    from kai_lab_pipeline.workbench.drift import drift_of
+
+    try:
+        return [drift.text() for drift in drift_of(lab, asset)]
+    except ManifestError as error:
+        return [f"cannot be compared with the cluster: {error.what} ({error.where})"]
 
 
 def _print_nightly(nightly: dict[str, Any] | None, out: Console) -> None:

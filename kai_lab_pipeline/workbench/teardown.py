@@ -69,6 +69,8 @@ def tear_down(lab: Lab, torn: Torn | None = None) -> Torn:
             else f"Make it answer and run it again.{gone}",
         ) from error
     if not there:
+        if lab.backend.makes_cluster:
+            lab.backend.remove_cluster(lab.log)  # what the lab's folder still says of it, keys included
         torn.done.append("the cluster is gone already")
         torn.gone.update(ASSETS)
         return torn
