@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,28 @@ def test_a_database_without_such_a_log_is_left_alone(tmp_path: Path) -> None:
         write(path, "a")
         path.rename(tmp_path / "moved.db")
     assert [found.name for found in tmp_path.iterdir()] == ["moved.db"]
+
+
+INTERRUPTED = """
+import sqlite3
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+from kai_lab_pipeline.automation.quick_history import quick_history
+
+class Closing(sqlite3.Connection):
+    def close(self):
+        super().close()
+        raise KeyboardInterrupt
+
+with quick_history():
+    engine = create_engine("sqlite://", poolclass=NullPool, connect_args={"factory": Closing})
+    try:
+        engine.connect().close()
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_an_interrupt_while_a_connection_is_closed_shows_no_stack_trace() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

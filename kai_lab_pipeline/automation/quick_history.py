@@ -10,6 +10,7 @@ Source: https://www.sqlite.org/pragma.html#pragma_synchronous and https://www.sq
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 _active = threading.Lock()
+# A run that is interrupted while a connection is being closed has closed it all the same: no stack trace for a person.
+logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
 
 
 @contextmanager
