@@ -152,7 +152,7 @@ def told(path: Path, there: Any, should: Any) -> str:
 def told_written(path: Path, there: Any) -> str:
     """What a hand has written where nobody knows what was there before."""
     open_ = _HIDDEN.isdisjoint(path) and _short(there)
-    return f"{readable(path)} is {there}" if open_ else f"{readable(path)} was written"
+    return f"{readable(path)} is {there}" if open_ else f"{readable(path)} was set"
 
 
 # -- how ---------------------------------------------------------------------------------------------------------------

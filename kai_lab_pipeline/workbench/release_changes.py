@@ -139,8 +139,10 @@ def _of_chart(cluster: Cluster, chart: Chart, obj: Mapping[str, Any]) -> Iterato
     if not missing and not changed_by_hand(living, obj):
         return
     made = as_made(cluster, {**obj, "metadata": {**meta, "namespace": namespace} if namespace else meta})
-    changes = [*changed_by_hand(living, made), *_gone(made, missing)]
-    for change in changes:
+    changes = changed_by_hand(living, made)
+    whole = {change.path for change in changes}
+    left = [path for path in missing if not any(path[:length] in whole for length in range(len(path)))]
+    for change in [*changes, *_gone(made, left)]:
         yield ReleaseChange(resource, obj["kind"], name, namespace, change, made)
 
 
