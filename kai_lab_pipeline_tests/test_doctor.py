@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -304,6 +306,8 @@ def test_only_a_port_that_somebody_listens_on_is_taken() -> None:
         port = listening.getsockname()[1]
         assert Machine(Run()).port_taken("127.0.0.1", port)
     assert not Machine(Run()).port_taken("192.0.2.1", port)
+    with mock.patch.object(socket, "socket", side_effect=OSError(errno.EAFNOSUPPORT, "no IPv6 on this machine")):
+        assert not Machine(Run()).port_taken("::1", port)
 
 
 def test_files_that_the_settings_name_have_to_be_there(place: Workplace) -> None:

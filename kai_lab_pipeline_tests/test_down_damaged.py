@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,5 +104,12 @@ def test_a_lab_that_made_nothing_is_forgotten(place: Workplace) -> None:
 def test_what_a_removal_that_was_cut_off_left_is_removed(place: Workplace) -> None:
     left = place.settings().state_root / f"{REMOVED}a1" / NAME / "evidence"
     left.mkdir(parents=True)
+    fresh, old = (left.parent.parent.with_name(f"{REMOVED}{name}") for name in ("b2", "c3"))
+    for empty in (fresh, old):
+        empty.mkdir()
+    os.utime(old, (0, 0))
+    assert down_command(everything=True) == 0
+    assert list(place.settings().state_root.iterdir()) == [fresh], "another tear-down is about to move a lab into it"
+    fresh.rmdir()
     assert down_command(everything=True) == 0
     assert not place.settings().state_root.exists()

@@ -22,7 +22,8 @@ def test_a_run_is_launched_once_and_again_only_when_that_failed(tmp_path: Path) 
         dg.DagsterInstance.local_temp(str(tmp_path), overrides={"run_launcher": configured}) as one,
         dg.DagsterInstance.from_config(str(tmp_path)) as other,
     ):
-        run = one.create_run_for_job(dg.job(name="build_lab")(lambda: None))
+        job = dg.job(name="build_lab")(lambda: None)
+        run = one.create_run_for_job(job)
         context = mock.create_autospec(LaunchRunContext, instance=True, dagster_run=run)
         launcher = one.run_launcher
         assert isinstance(launcher, OneProcessPerRun)
@@ -34,4 +35,11 @@ def test_a_run_is_launched_once_and_again_only_when_that_failed(tmp_path: Path) 
             beside.register_instance(other)
             beside.launch_run(context)
             launcher.launch_run(context)
-        assert launched.call_count == 1
+            assert launched.call_count == 1
+            # The UI executes a run again with all tags of the first one.
+            (first,) = one.get_runs()
+            again = one.create_run_for_job(
+                job, parent_run_id=first.run_id, root_run_id=first.run_id, tags=dict(first.tags)
+            )
+            launcher.launch_run(mock.create_autospec(LaunchRunContext, instance=True, dagster_run=again))
+            assert launched.call_count == 2

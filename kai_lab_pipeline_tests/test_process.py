@@ -81,6 +81,9 @@ def test_environment_is_changed_for_the_command_only(toolbox: Toolbox, monkeypat
         ("password: 'two zebras'", "zebra"),
         ("--password 'two zebras'", "zebra"),
         (r"--set-string a.password=x\,yy", "yy"),
+        ('--password "s3cret of a line that was cut', "s3cret"),
+        ("--registry-token 's3cret", "s3cret"),
+        ("--token it's3cret", "s3cret"),
         ("-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY-----", "MIIE"),
     ],
 )

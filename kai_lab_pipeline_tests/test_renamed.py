@@ -96,7 +96,7 @@ def test_a_release_that_is_there_under_another_name_is_not_installed_again(setti
     lab = SimpleNamespace(settings=renamed, backend=backend, log=print)
     with pytest.raises(WrongUse, match="installed already, under another name") as caught:
         install(cast(Lab, lab), "kai_resource_isolator")
-    assert "helm uninstall kai-resource-isolator -n kai-resource-isolator" in caught.value.next_step
+    assert "kai-lab down" in caught.value.next_step
     assert backend.installed == []
 
 

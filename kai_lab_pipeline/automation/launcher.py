@@ -12,6 +12,7 @@ import dagster as dg
 from dagster._core.launcher import LaunchRunContext
 
 LAUNCHED_TAG = "kai_lab/launched"
+"""Run tag: the id of the run that was launched. One that is executed again comes with the tag of the first."""
 
 
 class OneProcessPerRun(dg.DefaultRunLauncher):
@@ -23,7 +24,7 @@ class OneProcessPerRun(dg.DefaultRunLauncher):
         with open(Path(self._instance.root_directory) / "launch.lock", "a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             run = self._instance.get_run_by_id(run_id)
-            if run is None or LAUNCHED_TAG in run.tags:
+            if run is None or run.tags.get(LAUNCHED_TAG) == run_id:
                 return
             super().launch_run(context)
-            self._instance.add_run_tags(run_id, {LAUNCHED_TAG: "yes"})
+            self._instance.add_run_tags(run_id, {LAUNCHED_TAG: run_id})

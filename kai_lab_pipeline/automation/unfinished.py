@@ -33,7 +33,8 @@ def close_unfinished(instance: DagsterInstance) -> list[DagsterRun]:
     for record in instance.get_run_records(dg.RunsFilter(statuses=going)):
         run = record.dagster_run
         pid, _, started = run.tags.get(PROCESS_TAG, "").partition(" ")
-        if not pid or process_start(int(pid)) == started:
+        # What the UI executes again has the tags of the first run, and a process that its daemon looks after.
+        if not pid or run.parent_run_id is not None or process_start(int(pid)) == started:
             continue
         instance.report_run_failed(run, f"Interrupted: process {pid} of this run was killed. The next run goes on.")
         closed.append(run)

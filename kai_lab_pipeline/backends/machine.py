@@ -22,12 +22,12 @@ def _read(path: str) -> str | None:
 
 
 def _port_taken(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE  # docker may listen where this user may not, such as below 1024
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE  # docker may listen where this user may not, such as below 1024
     return False
 
 

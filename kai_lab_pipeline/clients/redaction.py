@@ -11,8 +11,8 @@ _NAME = (
     r"(?:(?:secret|access|private)[-_]?){1,2}key)"
 )
 _IS = r"\\?['\"]?\s*[:=]\s*"
-_WORD = r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"])+"
-"""One word of a shell, with what is quoted in it."""
+_WORD = r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\S)+"
+"""One word of a shell, with what is quoted in it; a quote without its end is a character like others."""
 _SECRETS = (
     re.compile(rf"(?i)(--?(?:{_NAME}|registry-token|kube-token)[= ]){_WORD}"),
     re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"),

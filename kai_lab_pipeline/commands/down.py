@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,6 +18,8 @@ from kai_lab_pipeline.workbench.nights import Nights
 from kai_lab_pipeline.workbench.state import REMOVED, LabState, WriteLock
 from kai_lab_pipeline.workbench.teardown import Torn, tear_down
 
+BEING_FILLED_S = 60.0
+"""Longest time for which another tear-down may have made a folder and not moved a lab into it, seconds."""
 TRACES = {"kind": "kind.json", "rehearsal": "rehearsal", "context": "given.json"}
 """What each backend writes into the lab's folder before it makes or takes a cluster."""
 
@@ -74,7 +77,9 @@ def _sweep(settings: Settings, keys: Collection[str]) -> None:
                 lock.acquire("sweep", "removing what a version set left")
                 lock.move_away()
     for folder in settings.state_root.glob(f"{REMOVED}*"):
-        shutil.rmtree(folder)
+        with suppress(FileNotFoundError):  # another tear-down is removing it as well
+            if any(folder.iterdir()) or time.time() - folder.stat().st_mtime > BEING_FILLED_S:
+                shutil.rmtree(folder)
     with suppress(OSError):  # other labs may be in it
         settings.state_root.rmdir()
 

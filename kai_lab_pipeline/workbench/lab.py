@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Collection, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -73,7 +74,8 @@ class Lab:
 
     def remove_folder(self) -> None:
         """Remove the state folder of this lab, which is held, and release it."""
-        shutil.rmtree(self._lock().move_away())
+        with suppress(FileNotFoundError):  # another tear-down of all labs may sweep it meanwhile
+            shutil.rmtree(self._lock().move_away())
 
     def _lock(self) -> WriteLock:
         return _LOCKS.setdefault(self.state.folder, WriteLock(self.state.folder))

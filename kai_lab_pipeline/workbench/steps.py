@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kai_lab_pipeline.backends.base import StepFacts
+from kai_lab_pipeline.backends.releases import kubectl_of
 from kai_lab_pipeline.clients.docker import full_name
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, label_writers
 from kai_lab_pipeline.clients.manifests import judged_manifest, load_manifest
@@ -57,7 +58,8 @@ def label_nodes(lab: Lab) -> StepFacts:
                     f"The label {key} of node {name} is not the lab's, and says something else",
                     where=f"node {name}",
                     seen=f"{key}={labels.get(key)}{by}; the lab's profile says {value}",
-                    next_step="It is left as it is. Set the profile in lab.toml to what the node's GPUs are.",
+                    next_step="It is left as it is. Set the profile in lab.toml to what the node's GPUs are; where "
+                    f"somebody changed what the lab had written: {kubectl_of(cluster)} label node {name} {key}-",
                 )
         if differs:
             cluster.patch("nodes", name, {"metadata": {"labels": differs}})
@@ -148,8 +150,8 @@ def _refuse_second(lab: Lab, component: str, chart: Chart) -> None:
                 f"The chart {name} is installed already, under another name",
                 where=f"charts.{component} in lab.toml: release {chart.release} in namespace {chart.namespace}",
                 seen=f"release {there[0]} in namespace {there[1]}, {row.get('status')}",
-                next_step="Put the name back in lab.toml, or take what is there away first: "
-                f"helm uninstall {there[0]} -n {there[1]}",
+                next_step="Give it the name that is there in lab.toml. To install it under the new one, take the lab "
+                "down first, which removes what the lab installed: kai-lab down",
             )
 
 
