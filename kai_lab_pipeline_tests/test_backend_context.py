@@ -218,7 +218,8 @@ def test_a_kai_release_of_others_is_refused_unless_it_is_handed_over(place: Work
     place.api.put("namespaces", "", "kai", metadata={"labels": {"app.kubernetes.io/part-of": "kai-lab"}})
     backend(place).ensure_cluster(quiet)
     assert (
-        place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["release.kai.their-kai"] == "installed"
+        place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["release.kai.their-kai"]
+        == "kai_scheduler"
     )
 
 
@@ -242,6 +243,23 @@ def test_what_a_handed_over_kai_made_is_the_labs_to_remove(place: Workplace) -> 
     place.api.answers = {}
     assert backend(place).remove_cluster(quiet).leftovers == ()
     assert place.api.names("deployments") == []
+    assert not lab.cluster_exists()
+
+
+@pytest.mark.parametrize(("component", "stays"), [("kai_scheduler", []), ("nvml_mock", ["binder"])])
+def test_of_a_release_that_was_removed_by_hand_the_mark_tells_what_it_made(
+    place: Workplace, component: str, stays: list[str]
+) -> None:
+    """Helm does not list it any more: only of the lab's KAI is it known that it made something."""
+    lab = backend(place)
+    lab.ensure_cluster(quiet)
+    chart = place.settings().charts.by_component()[component]
+    lab.install(component, chart.model_copy(update={"release": "by-hand"}), quiet)
+    place.change(releases={})
+    labels = {"app.kubernetes.io/managed-by": "kai-operator"}
+    place.api.put("deployments", chart.namespace, "binder", metadata={"labels": labels})
+    assert lab.remove_cluster(quiet).leftovers == ()
+    assert place.api.names("deployments") == stays
     assert not lab.cluster_exists()
 
 

@@ -380,6 +380,33 @@ def test_what_the_labs_kai_made_goes_from_namespaces_that_were_there(
     assert not lab.backend.cluster_exists()
 
 
+def test_what_a_later_kai_of_others_made_stays(lab: Lab, theirs: Somebody) -> None:
+    """Also the namespace of its reservation pods, though that came with the lab."""
+    lab.backend.ensure_cluster(quiet)
+    install_kai(lab, theirs)
+    for name in (RESERVATIONS, "their-kai"):
+        theirs.create(namespace(name))
+    operators = {"labels": {"app.kubernetes.io/managed-by": "kai-operator"}}
+    both = webhook("of-two", "admission")
+    both["webhooks"] += webhook("other", "admission", "their-kai")["webhooks"]
+    kais = [
+        binder(namespace="their-kai"),
+        of_kai(binder(), "kai-operator", "their-kai"),
+        reservation("gpu-reservation-0123456789abcdef"),
+        webhook("theirs", "admission", "their-kai"),
+        both,
+    ]
+    ours = [binder(), webhook("ours", "admission")]
+    for obj in (*kais, *ours):
+        theirs.create(obj | {"metadata": operators | obj["metadata"]})
+    assert tear_down(lab).leftovers == []
+    assert [obj["metadata"]["name"] for obj in kais if not there(theirs, obj)] == []
+    assert [obj["metadata"]["name"] for obj in ours if there(theirs, obj)] == []
+    assert theirs.get("namespaces", RESERVATIONS)["metadata"].get("deletionTimestamp") is None
+    assert theirs.find("namespaces", "kai-scheduler") is None
+    assert not lab.backend.cluster_exists()
+
+
 def there(cluster: Cluster, obj: dict[str, Any]) -> bool:
     meta = obj["metadata"]
     return cluster.find(Cluster.resource_of(obj), meta["name"], namespace=meta.get("namespace")) is not None
@@ -424,13 +451,13 @@ def test_a_webhook_that_serves_somebody_stays_and_a_dead_one_goes(lab: Lab, thei
     assert theirs.find(WEBHOOK, "stale") is None
 
 
-def webhook(name: str, service: str) -> dict[str, Any]:
+def webhook(name: str, service: str, namespace: str = "kai-scheduler") -> dict[str, Any]:
     hook = {
         "name": f"{name}.example.com",
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
         "failurePolicy": "Ignore",
-        "clientConfig": {"service": {"name": service, "namespace": "kai-scheduler"}},
+        "clientConfig": {"service": {"name": service, "namespace": namespace}},
         "rules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["x"]}],
     }
     api = "admissionregistration.k8s.io/v1"

@@ -231,7 +231,7 @@ class ContextBackend:
                     f"{chart.release} -n {chart.namespace}",
                 )
             self._inventory.note_namespaces(cluster, component, chart)
-            mark_release(cluster, chart.namespace, chart.release, ours=True)  # before: a cut-off install is ours
+            mark_release(cluster, chart.namespace, chart.release, component)  # before: a cut-off install is ours
         deadline_s = install_deadline_s(self._settings, component)
         return releases.install(chart, log, deadline_s=deadline_s, repair=repair)
 
@@ -356,7 +356,8 @@ class ContextBackend:
             found = frozenset(name for name in found - kais if not name.startswith("queues/"))
         else:
             found |= kais  # what an earlier KAI has left
-        return new_mark(self._settings.lab.name, self._settings.lab_dir, made=False, found=found, releases=given)
+        releases = dict.fromkeys(given, "kai_scheduler")
+        return new_mark(self._settings.lab.name, self._settings.lab_dir, made=False, found=found, releases=releases)
 
     def _real_gpus(self, cluster: Cluster) -> bool:
         """Whether a node advertises GPUs and the mock is not what shows them.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover, Log
-from kai_lab_pipeline.backends.kai_made import CERTIFICATES, RESERVATIONS
+from kai_lab_pipeline.backends.kai_made import CERTIFICATES, RESERVATIONS, standing_kais
 from kai_lab_pipeline.backends.owner import Mark, key, mark_brought
 from kai_lab_pipeline.backends.releases import SHARED_NAMESPACES, WEBHOOKS, kubectl_of
 from kai_lab_pipeline.clients.kubernetes import KINDS, Cluster, NotFound, is_ours, label_writers
@@ -132,8 +132,10 @@ class Inventory:
 
     @staticmethod
     def _namespaces(cluster: Cluster, mark: Mark) -> list[str]:
-        """Namespaces that came with the lab and are there."""
+        """Namespaces that came with the lab and are there; that of the reservations may be another KAI's by now."""
         came = [entry.split("/", 2)[2] for entry in sorted(mark.brought) if entry.startswith("namespaces/")]
+        if RESERVATIONS in came and standing_kais(cluster, besides=mark.kai_namespaces):
+            came.remove(RESERVATIONS)
         return [name for name in came if cluster.find("namespaces", name) is not None]
 
     def _others_in(self, cluster: Cluster, namespace: str) -> list[str]:

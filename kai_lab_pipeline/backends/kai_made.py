@@ -9,13 +9,13 @@ good.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kai_lab_pipeline.backends.base import Leftover, Log
 from kai_lab_pipeline.backends.owner import key
-from kai_lab_pipeline.backends.releases import WEBHOOKS, kubectl_of
+from kai_lab_pipeline.backends.releases import WEBHOOKS, kubectl_of, served_from
 from kai_lab_pipeline.clients.api_errors import UNAUTHORIZED
 from kai_lab_pipeline.clients.kubernetes import ApiError, Cluster
 
@@ -23,6 +23,8 @@ RESERVATIONS = "kai-resource-reservation"
 """Namespace that KAI makes for its reservation pods, and their label ``app``."""
 CERTIFICATES = frozenset(f"{name}-webhook-tls-secret" for name in ("kai-admission", "podgroup", "queue"))
 """Secrets that KAI's services make for their webhooks; without an owner, and without the operator's label."""
+KAI_DEPLOYMENTS = frozenset({"kai-operator", "kai-scheduler-default"})
+"""By them a KAI is known to stand in a namespace."""
 OPERATOR_LABEL = ("app.kubernetes.io/managed-by", "kai-operator")
 OPERATOR_GROUP = "kai.scheduler"
 """API group of what the operator makes things for: Config and SchedulingShard."""
@@ -62,9 +64,14 @@ class KaiMade:
 
 
 def kai_made(cluster: Cluster, namespace: str) -> Iterator[KaiMade]:
-    """What the KAI in a namespace made, the webhooks first: they call the rest. Raises ApiError."""
+    """What the KAI in a namespace made, the webhooks first: they call the rest. Raises ApiError.
+
+    Reservation pods do not tell which KAI made them: where `standing_kais` knows of others they may be theirs.
+    """
     for hooks in WEBHOOKS:
-        yield from (KaiMade.of(hooks, obj) for obj in cluster.objects(hooks) if _is_operators(obj))
+        for obj in cluster.objects(hooks):
+            if _is_operators(obj) and served_from(obj, namespace):
+                yield KaiMade.of(hooks, obj)
     for resource in _IN_ITS_NAMESPACE:
         for obj in cluster.objects(resource, namespace=namespace):
             if _is_operators(obj) or (resource == "secrets" and obj["metadata"]["name"] in CERTIFICATES):
@@ -72,6 +79,16 @@ def kai_made(cluster: Cluster, namespace: str) -> Iterator[KaiMade]:
     for pod in cluster.objects("pods", namespace=RESERVATIONS):
         if (pod["metadata"].get("labels") or {}).get("app") == RESERVATIONS:
             yield KaiMade.of("pods", pod)
+
+
+def standing_kais(cluster: Cluster, *, besides: Collection[str] = ()) -> list[str]:
+    """Deployments (``namespace/name``) of KAIs that stand in other namespaces than those. Raises ApiError."""
+    deployments = [obj["metadata"] for obj in cluster.objects("deployments")]
+    return [
+        f"{meta['namespace']}/{meta['name']}"
+        for meta in deployments
+        if meta["name"] in KAI_DEPLOYMENTS and meta["namespace"] not in besides
+    ]
 
 
 def remove_kai_made(

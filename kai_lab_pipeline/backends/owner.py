@@ -35,14 +35,20 @@ class Mark:
     since: str
     made: bool
     """The lab made the cluster itself."""
-    releases: frozenset[str] = frozenset()
-    """Helm releases the lab installed, as ``namespace/name``."""
+    releases: Mapping[str, str] = field(default_factory=dict)
+    """Helm releases the lab installed, as ``namespace/name``, and the component (``kai_scheduler``) that each is of."""
     found: frozenset[str] = frozenset()
     """Objects of the lab's names that were there before the lab came, as ``resource/namespace/name``."""
     brought: frozenset[str] = frozenset()
     """Objects and namespaces that came with the lab, under the names they were made with."""
     remains: Mapping[str, str] = field(default_factory=dict)
     """What the lab's KAI made and outlived it: the uid of each object, and the namespace that KAI was in."""
+
+    @property
+    def kai_namespaces(self) -> frozenset[str]:
+        """Where the lab's KAI is, or was and something of it still is."""
+        kais = {name.split("/", 1)[0] for name, component in self.releases.items() if component == "kai_scheduler"}
+        return frozenset(kais | set(self.remains.values()))
 
 
 def key(resource: str, namespace: str | None, name: str) -> str:
@@ -75,10 +81,10 @@ def new_mark(
     *,
     made: bool,
     found: frozenset[str] = frozenset(),
-    releases: frozenset[str] = frozenset(),
+    releases: Mapping[str, str] | None = None,
 ) -> Mark:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Mark(lab, lab_id(folder), now, made, releases, found)
+    return Mark(lab, lab_id(folder), now, made, releases or {}, found)
 
 
 def read_mark(cluster: Cluster) -> Mark | None:
@@ -92,9 +98,11 @@ def read_mark(cluster: Cluster) -> Mark | None:
         lab_id=str(data.get("id", "")),
         since=str(data.get("since", "")),
         made=data.get("made") == "true",
-        releases=frozenset(
-            name.removeprefix(_RELEASE).replace(".", "/", 1) for name in data if name.startswith(_RELEASE)
-        ),
+        releases={
+            name.removeprefix(_RELEASE).replace(".", "/", 1): str(component)
+            for name, component in data.items()
+            if name.startswith(_RELEASE)
+        },
         found=_names(data.get("found")),
         brought=frozenset(
             name.removeprefix(_BROUGHT).replace(".", "/", 2) for name in data if name.startswith(_BROUGHT)
@@ -131,14 +139,17 @@ def _config_map(mark: Mark) -> dict[str, Any]:
             "since": mark.since,
             "made": "true" if mark.made else "false",
             "found": json.dumps(sorted(mark.found)),
-            **{_RELEASE + name.replace("/", ".", 1): "installed" for name in mark.releases},
+            **{_RELEASE + name.replace("/", ".", 1): component for name, component in mark.releases.items()},
         },
     }
 
 
-def mark_release(cluster: Cluster, namespace: str, name: str, *, ours: bool) -> None:
-    """Add a release to the mark or take it out; steps that run at the same time do not undo each other's words."""
-    _note(cluster, f"{_RELEASE}{namespace}.{name}", "installed" if ours else None)
+def mark_release(cluster: Cluster, namespace: str, name: str, component: str | None) -> None:
+    """Add a release of a component to the mark, or take it out (None).
+
+    Steps that run at the same time do not undo each other's words.
+    """
+    _note(cluster, f"{_RELEASE}{namespace}.{name}", component)
 
 
 def mark_brought(cluster: Cluster, entry: str, *, ours: bool) -> None:

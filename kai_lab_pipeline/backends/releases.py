@@ -32,6 +32,12 @@ def kubectl_of(cluster: Cluster) -> str:
     return f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
 
 
+def served_from(webhooks: Mapping[str, Any], namespace: str) -> bool:
+    """Whether a webhook configuration calls services of this namespace, and of no other."""
+    services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in webhooks.get("webhooks") or ()]
+    return {service.get("namespace") for service in services} == {namespace}
+
+
 class Releases:
     """The releases of one cluster."""
 
@@ -155,10 +161,9 @@ class Releases:
         removed = []
         for resource in WEBHOOKS:
             for obj in self._cluster.objects(resource):
-                services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in obj.get("webhooks") or ()]
-                if {service.get("namespace") for service in services} != {chart.namespace}:
+                if not served_from(obj, chart.namespace):
                     continue
-                names = {str(service.get("name")) for service in services}
+                names = {str(hook["clientConfig"]["service"].get("name")) for hook in obj["webhooks"]}
                 if self._foreign(resource, str(obj["metadata"]["name"])):
                     continue
                 if not any(self._cluster.find("services", name, namespace=chart.namespace) for name in names):

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 from kai_lab_pipeline.backends.base import Leftover, Log, StepFacts
 from kai_lab_pipeline.backends.inventory import Inventory
-from kai_lab_pipeline.backends.kai_made import remove_kai_made
+from kai_lab_pipeline.backends.kai_made import remove_kai_made, standing_kais
 from kai_lab_pipeline.backends.owner import Mark, mark_release, mark_remains, read_mark
 from kai_lab_pipeline.backends.releases import Releases
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.settings import Chart
-
-KAI_CHART, MOCK_CHART = "kai-scheduler-", "nvml-mock-"
-"""How helm lists the charts of KAI and of the mock; the version follows."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +34,22 @@ class Removal:
         if mock:
             Inventory.remove_mock_labels(self.cluster, self.mark)
         left = self._made_by_kai(chart.namespace) if kai else ()
-        mark_release(self.cluster, chart.namespace, chart.release, ours=False)
+        mark_release(self.cluster, chart.namespace, chart.release, None)
         stay = f"; {len(left)} things that it made are still there" if left else ""
         return replace(facts, summary=facts.summary + stay, leftovers=left)
 
     def all_releases(self, template: Chart) -> None:
-        """Remove what the mark calls the lab's, whatever lab.toml calls it by now."""
-        charts = {
-            f"{row.get('namespace')}/{row.get('name')}": str(row.get("chart", "")) for row in self.releases.rows()
-        }
-        for name in sorted(self.mark.releases):
+        """Remove what the mark calls the lab's, whatever lab.toml calls it by now.
+
+        The mark also tells of which component each is: helm does not list what was removed by hand, or by a tear-down
+        that was cut off, and what that made may be there still.
+        """
+        for name, component in sorted(self.mark.releases.items()):
             namespace, release = name.split("/", 1)
-            # What helm does not list any more may have been KAI: removed by hand, or by a tear-down that was cut off.
-            listed = charts.get(name, KAI_CHART)
             self.release(
                 template.model_copy(update={"release": release, "namespace": namespace}),
-                kai=listed.startswith(KAI_CHART),
-                mock=listed.startswith(MOCK_CHART),
+                kai=component == "kai_scheduler",
+                mock=component == "nvml_mock",
             )
 
     def remains(self) -> list[Leftover]:
@@ -70,7 +66,15 @@ class Removal:
 
     def _made_by_kai(self, namespace: str) -> tuple[Leftover, ...]:
         found = self.mark.found
-        left = remove_kai_made(self.cluster, namespace, lambda made: made.key in found, self.log, self.pause)
+        # Reservation pods do not tell which KAI made them: another that stands by now has its own among them.
+        spared = {"pods"} if standing_kais(self.cluster, besides={namespace}) else set()
+        left = remove_kai_made(
+            self.cluster,
+            namespace,
+            lambda made: made.key in found or made.resource in spared,
+            self.log,
+            self.pause,
+        )
         for made in left:
             mark_remains(self.cluster, made.uid, namespace)
         return tuple(made.left(self.cluster) for made in left)

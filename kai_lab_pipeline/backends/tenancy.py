@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.backends.kai_made import standing_kais
 from kai_lab_pipeline.backends.owner import PART_OF, Mark, lab_id, read_mark
 from kai_lab_pipeline.backends.toolbox import lab_helm
 from kai_lab_pipeline.clients.kubernetes import Cluster, NotFound
@@ -15,7 +16,6 @@ from kai_lab_pipeline.settings import Settings
 
 LAB_QUEUES = frozenset({"default", "default-queue", "default-parent-queue"})
 """Queues that the lab or KAI's own chart makes; any other is somebody's."""
-KAI_DEPLOYMENTS = frozenset({"kai-operator", "kai-scheduler-default"})
 
 
 def taken(context: str, why: str, next_step: str) -> LabError:
@@ -82,12 +82,11 @@ def handed_over(cluster: Cluster, settings: Settings, rows: Sequence[Mapping[str
                 f"Take another cluster. Or hand it over, to be changed and removed by the lab: "
                 f"{_persons_kubectl(settings, cluster)} label namespace {namespace} {key}={value}",
             )
-    others = [d for d in cluster.objects("deployments") if d["metadata"]["name"] in KAI_DEPLOYMENTS]
+    others = standing_kais(cluster)
     if others and not theirs:
-        meta = others[0]["metadata"]
         raise taken(
             cluster.context,
-            f"KAI Scheduler runs there without a helm release ({meta['namespace']}/{meta['name']})",
+            f"KAI Scheduler runs there without a helm release ({others[0]})",
             "Take another cluster, or remove that KAI first.",
         )
     return frozenset(f"{row['namespace']}/{row['name']}" for row in theirs)
