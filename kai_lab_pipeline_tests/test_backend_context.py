@@ -14,6 +14,7 @@ import yaml
 
 from kai_lab_pipeline.assets.gpus import image_version
 from kai_lab_pipeline.backends.context import ContextBackend
+from kai_lab_pipeline.backends.owner import read_mark
 from kai_lab_pipeline.clients.kubeconfig import Kubeconfig, kubeconfig_files, write_kubeconfig
 from kai_lab_pipeline.clients.kubernetes import Cluster
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
@@ -221,6 +222,17 @@ def test_a_kai_release_of_others_is_refused_unless_it_is_handed_over(place: Work
         place.api.objects["configmaps", "kube-system", "kai-lab-owner"]["data"]["release.kai.their-kai"]
         == "kai_scheduler"
     )
+
+
+def test_a_handed_over_kai_is_known_where_the_lab_has_its_chart_as_a_file(place: Workplace) -> None:
+    place.api.put("namespaces", "", "kai", metadata={"labels": {"app.kubernetes.io/part-of": "kai-lab"}})
+    place.api.put("deployments", "kai", "kai-operator")
+    place.release("kai", "their-kai", "kai-scheduler-v0.16.8")
+    lab = backend(place, charts__kai_scheduler__chart="charts/kai-scheduler-v0.17.0.tgz")
+    lab.ensure_cluster(quiet)
+    mark = read_mark(lab.connect())
+    assert mark is not None
+    assert mark.releases == {"kai/their-kai": "kai_scheduler"}
 
 
 def test_what_a_handed_over_kai_made_is_the_labs_to_remove(place: Workplace) -> None:

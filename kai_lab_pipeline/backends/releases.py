@@ -32,6 +32,16 @@ def kubectl_of(cluster: Cluster) -> str:
     return f"kubectl --kubeconfig {cluster.kubeconfig} --context {cluster.context}"
 
 
+def chart_name(component: str) -> str:
+    """Name of a component's chart as its Chart.yaml has it, which helm lists whatever file the chart came from."""
+    return component.replace("_", "-")
+
+
+def is_release_of(component: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row of `helm list` is a release of the component's chart, in any version."""
+    return str(row.get("chart", "")).startswith(f"{chart_name(component)}-")
+
+
 def served_from(webhooks: Mapping[str, Any], namespace: str) -> bool:
     """Whether a webhook configuration calls services of this namespace, and of no other."""
     services = [(hook.get("clientConfig") or {}).get("service") or {} for hook in webhooks.get("webhooks") or ()]

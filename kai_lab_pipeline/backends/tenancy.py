@@ -8,6 +8,7 @@ from typing import Any
 
 from kai_lab_pipeline.backends.kai_made import standing_kais
 from kai_lab_pipeline.backends.owner import PART_OF, Mark, lab_id, read_mark
+from kai_lab_pipeline.backends.releases import is_release_of
 from kai_lab_pipeline.backends.toolbox import lab_helm
 from kai_lab_pipeline.clients.kubernetes import Cluster, NotFound
 from kai_lab_pipeline.clients.tools import Runner
@@ -70,8 +71,7 @@ def handed_over(cluster: Cluster, settings: Settings, rows: Sequence[Mapping[str
 
     Raises LabError when KAI is there and was not.
     """
-    prefix = f"{settings.charts.kai_scheduler.chart.rsplit('/', 1)[-1]}-"
-    theirs = [row for row in rows if str(row.get("chart", "")).startswith(prefix)]
+    theirs = [row for row in rows if is_release_of("kai_scheduler", row)]
     key, value = next(iter(PART_OF.items()))
     for row in theirs:
         name, namespace = row["name"], row["namespace"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kai_lab_pipeline.backends.base import StepFacts
-from kai_lab_pipeline.backends.releases import kubectl_of
+from kai_lab_pipeline.backends.releases import chart_name, is_release_of, kubectl_of
 from kai_lab_pipeline.clients.docker import full_name
 from kai_lab_pipeline.clients.kubernetes import FIELD_MANAGER, label_writers
 from kai_lab_pipeline.clients.manifests import judged_manifest, load_manifest
@@ -141,13 +141,12 @@ def _refuse_second(lab: Lab, component: str, chart: Chart) -> None:
 
     Helm refuses the second one and leaves it failed beside the first, which goes on to be judged.
     """
-    name = component.replace("_", "-")
     for row in lab.backend.releases():
         there = (str(row.get("name")), str(row.get("namespace")))
         gone = str(row.get("status", "")).startswith("uninstall")
-        if str(row.get("chart", "")).startswith(f"{name}-") and there != (chart.release, chart.namespace) and not gone:
+        if is_release_of(component, row) and there != (chart.release, chart.namespace) and not gone:
             raise WrongUse(
-                f"The chart {name} is installed already, under another name",
+                f"The chart {chart_name(component)} is installed already, under another name",
                 where=f"charts.{component} in lab.toml: release {chart.release} in namespace {chart.namespace}",
                 seen=f"release {there[0]} in namespace {there[1]}, {row.get('status')}",
                 next_step="Give it the name that is there in lab.toml. To install it under the new one, take the lab "
