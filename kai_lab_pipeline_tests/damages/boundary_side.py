@@ -106,7 +106,7 @@ STANDS: tuple[Damage, ...] = tuple(
         ("events not captured at the boundary", uncaptured(HERE, "events"), BINDING, OUTCOME),
         ("a group without a GPU", _pod(GROUP, "b362ef5a"), BINDING, OUTCOME),
         ("reservation log truncated", log_text(HERE, RESERVATION, lambda t: t[:-9]), NVML, OUTCOME),
-        ("reservation log just begun", log_text(HERE, RESERVATION, lambda t: t.splitlines()[0]), NVML, OUTCOME),
+        ("reservation log just begun", log_text(HERE, RESERVATION, lambda t: t.partition("\n")[0]), NVML, OUTCOME),
         ("reservation log empty", log_text(HERE, RESERVATION, lambda _: ""), NVML, OUTCOME),
         ("reservation log not captured", logs(HERE, RESERVATION, lambda _: None), NVML, OUTCOME),
         (
