@@ -162,3 +162,18 @@ def test_a_writer_that_meets_a_removal_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(fcntl, "flock", after_the_removal)
     with pytest.raises(WrongUse, match="taken away at this very moment"):
         waiting.acquire("run-2", "the next run")
+
+
+def test_steps_of_a_run_look_at_the_same_time_whether_the_folder_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = LabState("lab", "kind", tmp_path / "lab").open()
+    touch = Path.touch
+
+    def touched_and_removed_by_another(path: Path, *arguments: Any, **options: Any) -> None:
+        touch(path, *arguments, **options)
+        path.unlink()
+
+    monkeypatch.setattr(Path, "touch", touched_and_removed_by_another)
+    assert state.open() is state
+    assert not (state.folder / ".writable").exists()

@@ -106,7 +106,7 @@ class LabState:
                 write_atomic(self.folder / "lab.json", json.dumps(record, indent=1))
             probe = self.folder / ".writable"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # steps of a run do this at the same time
         except OSError as error:
             raise WrongUse(
                 "The lab's state folder cannot be written",
