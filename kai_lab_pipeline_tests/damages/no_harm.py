@@ -51,7 +51,7 @@ def _older_lines(text: str) -> str:
 
 
 def _to_previous(log: ContainerLog) -> ContainerLog:
-    return replace(log, text="", previous=log.text)
+    return replace(log, text="", previous=log.text or log.previous)  # a pod that just began has said nothing yet
 
 
 def _old_condition(draft: Draft) -> None:
