@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.settings import Settings, load_settings
-from kai_lab_pipeline.workbench.state import LabState, WriteLock, write_atomic
+from kai_lab_pipeline.workbench.state import LabState, WriteLock
 
 PROJECT = Path(__file__).resolve().parent.parent
 

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab.errors import WrongUse
 from kai_lab_pipeline.lab.evidence import ContainerLog, Evidence, K8sObject, Observation, mapping, parse_time
 from kai_lab_pipeline.lab.spec import ASSETS
@@ -121,7 +122,7 @@ def write_bundle_json(
     header.update({key: value for key, value in optional.items() if value is not None})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _HEADER
-    _replace_file(path, header)
+    write_atomic(path, _dump(header))
     return path
 
 
@@ -353,18 +354,6 @@ def _dump_list(items: Sequence[K8sObject]) -> str:
 
 def _rfc3339(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-
-
-def _replace_file(path: Path, content: Any) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(_dump(content))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _swap_in(staging: Path, target: Path) -> Path:

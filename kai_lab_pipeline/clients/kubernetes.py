@@ -76,6 +76,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Plural resource names of the evidence bundle, with their API version and kind."""
 _NEVER_APPLIED = {"secrets": ("v1", "Secret"), "serviceaccounts": ("v1", "ServiceAccount")}
 """What the lab only looks for and removes: no manifest of the lab has a secret, whose content drift would show."""
+_REACHED = {**KINDS, **_NEVER_APPLIED}
 KAI_GROUPS = frozenset({"scheduling.run.ai", "kai.scheduler"})
 """API groups of the CRDs that the lab installs."""
 
@@ -136,7 +137,7 @@ class Cluster:
             query=[("labelSelector", label_selector), ("fieldSelector", field_selector)],
             what=f"list {resource}",
         )
-        api_version, kind = {**KINDS, **_NEVER_APPLIED}[resource]
+        api_version, kind = _REACHED[resource]
         items = [{"apiVersion": api_version, "kind": kind} | item for item in body.get("items") or []]
         return items, str(body.get("metadata", {}).get("resourceVersion", ""))
 
@@ -322,7 +323,7 @@ class Cluster:
 
     @staticmethod
     def _path(resource: str, namespace: str | None = None, name: str | None = None) -> str:
-        api_version = {**KINDS, **_NEVER_APPLIED}[resource][0]
+        api_version = _REACHED[resource][0]
         prefix = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return f"{prefix}{scope}/{resource}" + (f"/{name}" if name else "")

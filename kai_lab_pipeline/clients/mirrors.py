@@ -7,13 +7,13 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from kai_lab_pipeline.clients.docker_config import canonical_host, docker_config_file
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.clients.loopback import is_loopback
 
 OCI = "oci://"
@@ -103,6 +103,4 @@ def write_logins(file: Path, logins: Mapping[str, tuple[str, str]]) -> None:
 def write_private(file: Path, text: str) -> None:
     """Write a file (mode 0600) with its folder, whole or not at all: another helm may be reading it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as partial:
-        partial.write(text)
-    os.replace(partial.name, file)
+    write_atomic(file, text, mode=0o600)

@@ -29,7 +29,7 @@ from kai_lab_pipeline.workbench.apply import check_manifests
 from kai_lab_pipeline.workbench.diagnosing import diagnose_run
 from kai_lab_pipeline.workbench.lab import Lab, descendants
 from kai_lab_pipeline.workbench.reporting import report_lab
-from kai_lab_pipeline.workbench.state import LabState, WriteLock
+from kai_lab_pipeline.workbench.state import LabState, WriteLock, check_writable
 
 BOUNDARY, REPORT = "reservation_boundary", "boundary_report"
 INVOCATION_TAG = "kai_lab/invocation"
@@ -161,9 +161,7 @@ def _exit_code(judgement: Judgement, *, success: bool, step_error: LabError | No
 def _writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        check_writable(folder)
     except OSError as error:
         raise WrongUse(
             "The report folder cannot be written", where=str(folder), seen=error.strerror or str(error)

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from datetime import datetime
 
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Summary, morning_summary
 from kai_lab_pipeline.lab.verdict import Judgement
@@ -16,7 +17,7 @@ from kai_lab_pipeline.settings import SETTINGS_FILE, Settings
 from kai_lab_pipeline.workbench.chart_comparison import compare_the_rest, values_results
 from kai_lab_pipeline.workbench.lab import Lab
 from kai_lab_pipeline.workbench.nights import Nights, StoredSet
-from kai_lab_pipeline.workbench.state import LIVING, now, write_atomic
+from kai_lab_pipeline.workbench.state import LIVING, now
 from kai_lab_pipeline.workbench.steps import build_living_lab
 from kai_lab_pipeline.workbench.teardown import tear_down
 

@@ -16,6 +16,7 @@ from typing import Any
 from kai_lab_pipeline.backends import make_backend
 from kai_lab_pipeline.backends.base import Backend, Log
 from kai_lab_pipeline.clients import bundle
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab import judge as judging
 from kai_lab_pipeline.lab.errors import Blocked, LabError
 from kai_lab_pipeline.lab.evidence import Evidence, Observation
@@ -28,7 +29,7 @@ from kai_lab_pipeline.workbench.nights import StoredSet
 from kai_lab_pipeline.workbench.observe import Observer
 from kai_lab_pipeline.workbench.parent import end_with
 from kai_lab_pipeline.workbench.settle import Settled, settle
-from kai_lab_pipeline.workbench.state import NATURE, LabState, WriteLock, now, now_text, write_atomic
+from kai_lab_pipeline.workbench.state import NATURE, LabState, WriteLock, now, now_text
 
 _SEEN: dict[Path, Observation] = {}
 """Observations this process has made, by their folder in the evidence: written there, and not read back from there."""

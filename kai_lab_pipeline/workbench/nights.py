@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.lab.morning import Nightly
 from kai_lab_pipeline.lab.verdict import Finding, Verdict
@@ -21,7 +22,6 @@ from kai_lab_pipeline.lab.version_sets import VersionSet, texts
 from kai_lab_pipeline.lab.versions import repushed
 from kai_lab_pipeline.settings import Settings
 from kai_lab_pipeline.workbench.journal import UNREADABLE, Journal
-from kai_lab_pipeline.workbench.state import write_atomic
 
 FOLDER = "_nightly"
 """No lab can have this name: cluster names begin with a letter or digit."""

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from kai_lab_pipeline.clients.files import write_atomic
 from kai_lab_pipeline.lab.errors import LabError, WrongUse
 from kai_lab_pipeline.settings import Settings
 
@@ -104,9 +105,7 @@ class LabState:
             if self.recorded() is None:
                 record = {"format": FORMAT, "name": self.name, "backend": self.backend, "made_at": now_text()}
                 write_atomic(self.folder / "lab.json", json.dumps(record, indent=1))
-            probe = self.folder / ".writable"
-            probe.touch()
-            probe.unlink(missing_ok=True)  # steps of a run do this at the same time
+            check_writable(self.folder)
         except OSError as error:
             raise WrongUse(
                 "The lab's state folder cannot be written",
@@ -142,17 +141,11 @@ def now_text() -> str:
     return now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: a reader never meets half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def check_writable(folder: Path) -> None:
+    """Raises OSError when no file can be made in a folder."""
+    probe = folder / ".writable"
+    probe.touch()
+    probe.unlink(missing_ok=True)  # steps of a run do this at the same time
 
 
 class WriteLock:
